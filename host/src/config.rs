@@ -1,0 +1,2 @@
+//! Settings, resolved once: flag, then environment, then project file, then user file, then default.
+pub mod permissions;

@@ -1,0 +1,129 @@
+//! What happens in a run, in one vocabulary. The agent emits, everybody else observes: command line, trace,
+//! log, and later the store and the event stream.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::{
+    ids::{ToolName, ToolUseId},
+    transcript::{StopReason, ToolResult, Usage},
+};
+
+/// One thing that happened. Kinds are past tense, and their names outlive the code.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum RunEvent {
+    RunStarted {
+        model: String,
+        tools: Vec<ToolName>,
+    },
+    /// `turn` counts from 0, as the trace does.
+    TurnStarted {
+        turn: u32,
+    },
+    TextStreamed {
+        text: String,
+    },
+    ReasoningStreamed {
+        text: String,
+    },
+    /// The reply began a `tool_use` block; the call itself follows when the reply is whole.
+    ToolUseStreamed {
+        name: String,
+    },
+    ModelRetried {
+        attempt: u32,
+        wait_ms: u64,
+        error: String,
+    },
+    TurnEnded {
+        turn: u32,
+        stop_reason: StopReason,
+        usage: Usage,
+    },
+    /// The reply asked for this call.
+    CallRequested {
+        id: ToolUseId,
+        tool: String,
+        input: Map<String, Value>,
+    },
+    /// A person is asked.
+    ApprovalRequested {
+        id: ToolUseId,
+        tool: ToolName,
+        why: String,
+    },
+    ApprovalAnswered {
+        id: ToolUseId,
+        allowed: bool,
+        reason: Option<String>,
+    },
+    /// It waits for a slot or for an earlier call that touches the same.
+    CallQueued {
+        id: ToolUseId,
+    },
+    /// Recorded before the guest's first instruction.
+    CallStarted {
+        id: ToolUseId,
+        tool: ToolName,
+    },
+    CallProgressed {
+        id: ToolUseId,
+        done: f64,
+        total: Option<f64>,
+        message: Option<String>,
+    },
+    /// A line that the tool logged or printed: the guest's words, bounded.
+    CallLogged {
+        id: ToolUseId,
+        level: LogLevel,
+        text: String,
+    },
+    CallEnded {
+        id: ToolUseId,
+        tool: String,
+        /// One word for how it ended, such as `ok`, `timeout` or `denied`.
+        outcome: &'static str,
+        /// Guest time; absent when the guest never started.
+        #[serde(serialize_with = "millis")]
+        ran_ms: Option<Duration>,
+        result: ToolResult,
+    },
+    /// Something about the run that a person should know; a complete sentence.
+    Noted {
+        text: String,
+    },
+    RunEnded {
+        status: &'static str,
+        text: String,
+        usage: Usage,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogLevel {
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+#[expect(clippy::ref_option, reason = "serde hands the field over by reference")]
+fn millis<S: serde::Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    duration.map(|d| d.as_secs_f64() * 1e3).serialize(to)
+}
+
+/// Sees every event of a run, in order. It is called from the run's own task, so it should not block; if it
+/// panics the run goes on without it.
+pub trait Observer: Send + Sync {
+    fn observe(&self, event: &RunEvent);
+}
+
+impl<F: Fn(&RunEvent) + Send + Sync> Observer for F {
+    fn observe(&self, event: &RunEvent) {
+        self(event);
+    }
+}

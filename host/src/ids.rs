@@ -1,0 +1,144 @@
+//! Names and identifiers, valid once built.
+
+use std::{fmt, sync::Arc};
+
+use sha2::{Digest as _, Sha256};
+
+/// Longest name of a tool and longest id of a call, in bytes: what every model endpoint accepts.
+pub const MAX_NAME_BYTES: usize = 64;
+
+/// Why a text is not a name or an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a {what}: it takes 1 to 64 of A-Z a-z 0-9 _ -")]
+pub struct InvalidName {
+    what: &'static str,
+    text: String,
+}
+
+fn is_name(text: &str) -> bool {
+    (1..=MAX_NAME_BYTES).contains(&text.len())
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $type(Arc<str>);
+
+        impl $type {
+            /// Fails unless `text` is 1 to 64 of `A-Z a-z 0-9 _ -`.
+            pub fn parse(text: &str) -> Result<Self, InvalidName> {
+                if is_name(text) {
+                    return Ok(Self(text.into()));
+                }
+                let text = text.chars().take(80).flat_map(char::escape_debug).collect();
+                Err(InvalidName { what: $what, text })
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl AsRef<str> for $type {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str>>::deserialize(from)?;
+                Self::parse(&text).map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+name! {
+    /// The name of a tool as the model calls it: unique in a registry snapshot.
+    ToolName, "tool name"
+}
+name! {
+    /// The name of a plugin: its file name without `.wasm`, other characters replaced by `_`.
+    PluginName, "plugin name"
+}
+name! {
+    /// Ties a result to its call; unique in a run.
+    ToolUseId, "tool use id"
+}
+
+impl PluginName {
+    /// The name of the plugin in a file of this name. Two files may come to one name; the registry tells.
+    pub fn of_file_stem(stem: &str) -> Self {
+        let mut name: String = stem
+            .chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() || c == '_' || c == '-' {
+                    c
+                } else {
+                    '_'
+                }
+            })
+            .take(MAX_NAME_BYTES)
+            .collect();
+        if name.is_empty() {
+            name.push('_');
+        }
+        Self(name.into())
+    }
+}
+
+/// The SHA-256 of a component's bytes: what "the same tool" means.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ComponentDigest([u8; 32]);
+
+impl ComponentDigest {
+    pub fn of(component: &[u8]) -> Self {
+        Self(Sha256::digest(component).into())
+    }
+
+    /// 64 hexadecimal digits.
+    pub fn hex(&self) -> String {
+        self.0.iter().map(|b| format!("{b:02x}")).collect()
+    }
+}
+
+impl fmt::Display for ComponentDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", self.hex())
+    }
+}
+
+impl fmt::Debug for ComponentDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

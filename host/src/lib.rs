@@ -1,0 +1,16 @@
+//! agentloop-host: an LLM agent loop whose tools are sandboxed WebAssembly components.
+
+// values: no I/O, no clock, no wire
+pub mod capability;
+pub mod event;
+pub mod ids;
+pub mod tool;
+pub mod transcript;
+
+// mechanisms: each hides one outside thing
+pub mod approvals;
+pub mod config;
+pub mod policy;
+pub mod provider;
+pub mod registry;
+pub mod sandbox;
