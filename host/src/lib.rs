@@ -1,5 +1,10 @@
 //! agentloop-host: an LLM agent loop whose tools are sandboxed WebAssembly components.
 
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")
+)]
+
 // values: no I/O, no clock, no wire
 pub mod capability;
 pub mod event;

@@ -1,1 +1,2 @@
-//! stub
+//! What tests share: one helper that knows the API.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]

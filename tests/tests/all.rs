@@ -1,0 +1,2 @@
+//! Everything that needs real components, sockets or processes, in one binary: it links once.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
