@@ -15,6 +15,7 @@ pub mod transcript;
 // mechanisms: each hides one outside thing
 pub mod approvals;
 pub mod config;
+pub mod http;
 pub mod policy;
 pub mod provider;
 pub mod registry;
