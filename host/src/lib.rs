@@ -20,3 +20,6 @@ pub mod policy;
 pub mod provider;
 pub mod registry;
 pub mod sandbox;
+
+// behaviour
+pub mod agent;
