@@ -95,6 +95,13 @@ name! {
     ToolUseId, "tool use id"
 }
 
+impl ToolUseId {
+    /// An id for call `n` of the reply that follows `turn` messages, both from 0.
+    pub fn minted(turn: usize, n: usize) -> Self {
+        Self(format!("call_{turn}_{n}").into())
+    }
+}
+
 impl PluginName {
     /// The name of the plugin in a file of this name. Two files may come to one name; the registry tells.
     pub fn of_file_stem(stem: &str) -> Self {

@@ -1,13 +1,17 @@
 //! Model endpoints. Vendor JSON stops here: what passes through this trait is the neutral transcript.
 
+mod scripted;
+
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
 use crate::{
-    ids::ToolName,
+    ids::{ToolName, ToolUseId},
     transcript::{ContentBlock, Message, StopReason, Usage},
 };
+
+pub use scripted::{Asked, ScriptError, Scripted};
 
 /// A model endpoint.
 #[async_trait]
@@ -51,6 +55,8 @@ pub struct ModelReply {
     /// Whole and in order. The ids of tool uses are what [`crate::agent::run`] makes unique.
     pub content: Vec<ContentBlock>,
     pub stop_reason: StopReason,
+    /// More about the stop in the endpoint's words, bounded: why it refused.
+    pub stop_details: Option<String>,
     pub usage: Usage,
     /// What the endpoint says of itself; for logs.
     pub request_id: Option<String>,
@@ -96,7 +102,8 @@ pub struct ProviderError {
     pub request_id: Option<String>,
     /// What the endpoint asked us to wait before the next attempt.
     pub retry_after: Option<Duration>,
-    /// Tokens counted before a stream broke off; partial.
+    /// Tokens counted before the stream of this attempt broke off; partial. Those of earlier attempts were
+    /// told to [`Watch::retrying`].
     pub usage: Usage,
 }
 
@@ -144,6 +151,18 @@ pub enum Phase {
     Waiting,
     /// The answer had begun.
     Reading,
+}
+
+/// The id of a call as it came, or one of our own with the original beside it where that cannot be one.
+/// `turn` is how many messages stood before the reply, `n` how many calls before this one.
+fn tool_use_id(sent: &str, turn: usize, n: usize) -> (ToolUseId, Option<String>) {
+    /// What is kept of an id that is not one.
+    const MAX_KEPT_CHARS: usize = 256;
+    if let Ok(id) = ToolUseId::parse(sent) {
+        return (id, None);
+    }
+    let kept = sent.chars().take(MAX_KEPT_CHARS).collect();
+    (ToolUseId::minted(turn, n), Some(kept))
 }
 
 impl ProviderError {
