@@ -290,6 +290,14 @@ pub struct Reach {
 }
 
 impl Reach {
+    /// Reaches nothing.
+    pub const NOTHING: &'static Self = &Self {
+        folders: Vec::new(),
+        http: Vec::new(),
+        environment: Vec::new(),
+        http_requests: Vec::new(),
+    };
+
     pub fn new(requests: &[Request], grants: &Grants) -> Self {
         let folders = grants
             .folders
@@ -394,6 +402,33 @@ pub struct Limits {
     pub output_bytes: usize,
     /// Instructions, roughly; `None` does not count them.
     pub fuel: Option<u64>,
+}
+
+/// What the operator says about the timeout of a plugin's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TimeoutSetting {
+    /// Nothing: the tool's own wish up to [`MAX_OWN_TIMEOUT`], else the default of [`Limits`].
+    #[default]
+    Unset,
+    /// Written out as `none`: only the tool's own wish counts, and without one a call may take for ever.
+    Never,
+    /// No longer than this, whatever the tool wishes.
+    After(Duration),
+}
+
+/// The longest timeout that a tool can give itself; a longer one takes the operator.
+pub const MAX_OWN_TIMEOUT: Duration = Duration::from_secs(600);
+
+impl TimeoutSetting {
+    /// The timeout of a tool with this own wish.
+    pub fn resolve(self, own: Option<Duration>) -> Option<Duration> {
+        match (self, own) {
+            (Self::Unset, None) => Limits::default().timeout,
+            (Self::Unset, Some(own)) => Some(own.min(MAX_OWN_TIMEOUT)),
+            (Self::Never, own) => own,
+            (Self::After(limit), own) => Some(own.map_or(limit, |own| own.min(limit))),
+        }
+    }
 }
 
 impl Default for Limits {

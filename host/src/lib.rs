@@ -12,6 +12,7 @@ pub mod ids;
 pub mod tool;
 pub mod transcript;
 
+pub mod agent;
 // mechanisms: each hides one outside thing
 pub mod approvals;
 pub mod config;

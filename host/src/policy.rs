@@ -65,7 +65,8 @@ impl Consent {
     }
 }
 
-/// Decides about one call. `rule_name` is `plugin.tool`; `reach` is what the tool can touch.
+/// Decides about one call. `rule_name` is `plugin.tool`; `reach` is what the tool can touch, `None` for a
+/// tool of the embedding program, which has that program's rights anyway.
 ///
 /// Deny rules come before ask rules before allow rules; without a rule the mode decides, and the default
 /// mode allows what provably only reads.
@@ -94,16 +95,14 @@ pub fn decide(
     }
     match permissions.mode {
         Mode::Auto => Decision::Allow(Authorized(call)),
-        Mode::Ask | Mode::Deny if reach.is_some_and(Reach::only_reads) => {
+        Mode::Ask | Mode::Deny if reach.is_none_or(Reach::only_reads) => {
             Decision::Allow(Authorized(call))
         }
-        Mode::Ask | Mode::Deny => {
-            let why = match reach {
-                Some(_) => "it can change things outside its sandbox",
-                None => "it runs outside the sandbox",
-            };
-            ask(permissions, call, why.to_owned())
-        }
+        Mode::Ask | Mode::Deny => ask(
+            permissions,
+            call,
+            "it can change things outside its sandbox".to_owned(),
+        ),
     }
 }
 

@@ -6,7 +6,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use crate::{
     capability::{Limits, Reach},
     event::LogLevel,
-    ids::ComponentDigest,
+    ids::{ComponentDigest, PluginName, ToolName},
     policy::Authorized,
     tool::{ToolDefinition, ToolOutcome},
 };
@@ -62,31 +62,54 @@ pub enum Executor {
     Guests,
 }
 
+/// A place among the live calls.
+pub struct Slot(());
+
+/// What to call, and within which bounds.
+#[derive(Clone, Copy)]
+pub struct GuestCall<'a> {
+    pub component: &'a Component,
+    /// The tool's name inside the component.
+    pub tool: &'a ToolName,
+    /// For messages.
+    pub plugin: &'a PluginName,
+    pub reach: &'a Reach,
+    pub limits: &'a Limits,
+}
+
 impl Sandbox {
     /// Checks, compiles (or takes from the cache) and links a component.
     pub async fn load(&self, _wasm: Arc<[u8]>) -> Result<Component, LoadError> {
         unimplemented!()
     }
 
-    /// Carries out one call in a fresh instance. Dropping the future stops the guest within a tick.
-    ///
-    /// `started` is called once, when a slot is held and the clock starts, before the guest's first
-    /// instruction.
+    /// Waits for a place. Waiting is on nobody's clock.
+    pub async fn slot(&self) -> Slot {
+        unimplemented!()
+    }
+
+    /// Carries out one call in a fresh instance; its clock starts now. Dropping the future stops the guest
+    /// within a tick.
     pub async fn call(
         &self,
-        _component: &Component,
-        _call: Authorized,
-        _reach: &Reach,
-        _limits: &Limits,
+        _slot: Slot,
+        _call: GuestCall<'_>,
+        _authorized: Authorized,
         _executor: Executor,
         _listener: Arc<dyn GuestListener>,
-        _started: &mut (dyn FnMut() + Send),
     ) -> Ending {
         unimplemented!()
     }
 }
 
+/// The largest component file.
+pub const MAX_COMPONENT_BYTES: usize = 64 << 20;
+
 impl Component {
+    pub fn set_aside(&self) -> &[crate::registry::SetAside] {
+        unimplemented!()
+    }
+
     pub fn digest(&self) -> ComponentDigest {
         unimplemented!()
     }

@@ -146,6 +146,10 @@ pub enum ToolOutcome {
         after: Duration,
         effects: Effects,
     },
+    /// As `TimedOut`, for a closure of the embedding program: nothing can stop that, so it may go on.
+    Abandoned {
+        after: Duration,
+    },
     OutOfFuel {
         budget: u64,
     },

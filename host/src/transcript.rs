@@ -3,10 +3,12 @@
 //!
 //! The serde forms of these types are a promise: `run --json`, traces and stored runs hold them.
 
+pub mod repair;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::ids::ToolUseId;
+use crate::ids::{InvalidName, ToolUseId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -40,27 +42,16 @@ impl Message {
     }
 
     pub fn tool_uses(&self) -> impl Iterator<Item = &ToolUse> {
-        self.content.iter().filter_map(|block| match block {
-            ContentBlock::ToolUse(tool_use) => Some(tool_use),
-            ContentBlock::Text { .. }
-            | ContentBlock::Image(_)
-            | ContentBlock::Reasoning { .. }
-            | ContentBlock::ToolResult(_)
-            | ContentBlock::Foreign(_) => None,
-        })
+        self.content.iter().filter_map(ContentBlock::as_tool_use)
     }
 
     /// The last text block that is not blank.
     pub fn last_text(&self) -> Option<&str> {
-        self.content.iter().rev().find_map(|block| match block {
-            ContentBlock::Text { text, .. } if !text.trim().is_empty() => Some(text.as_str()),
-            ContentBlock::Text { .. }
-            | ContentBlock::Image(_)
-            | ContentBlock::Reasoning { .. }
-            | ContentBlock::ToolUse(_)
-            | ContentBlock::ToolResult(_)
-            | ContentBlock::Foreign(_) => None,
-        })
+        self.content
+            .iter()
+            .rev()
+            .filter_map(ContentBlock::as_text)
+            .find(|text| !text.trim().is_empty())
     }
 }
 
@@ -92,6 +83,28 @@ impl ContentBlock {
             extra: Map::new(),
         }
     }
+
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text { text, .. } => Some(text),
+            Self::Image(_)
+            | Self::Reasoning { .. }
+            | Self::ToolUse(_)
+            | Self::ToolResult(_)
+            | Self::Foreign(_) => None,
+        }
+    }
+
+    pub fn as_tool_use(&self) -> Option<&ToolUse> {
+        match self {
+            Self::ToolUse(tool_use) => Some(tool_use),
+            Self::Text { .. }
+            | Self::Image(_)
+            | Self::Reasoning { .. }
+            | Self::ToolResult(_)
+            | Self::Foreign(_) => None,
+        }
+    }
 }
 
 /// A block exactly as a provider sent it. It goes back to the same provider and model byte for byte, and
@@ -119,6 +132,30 @@ pub struct ToolUse {
     /// Other members of the block as the provider sent them; replayed with it.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
+}
+
+impl ToolUse {
+    /// A call as a program makes it; `input` that is not an object is kept as malformed.
+    pub fn new(id: &str, name: &str, input: Value) -> Result<Self, InvalidName> {
+        let input = match input {
+            Value::Object(map) => ToolInput::Object(map),
+            other => ToolInput::parse(&other.to_string()),
+        };
+        let id = ToolUseId::parse(id)?;
+        Ok(Self {
+            id,
+            provider_id: None,
+            name: name.to_owned(),
+            input,
+            extra: Map::new(),
+        })
+    }
+}
+
+impl From<ToolUse> for ContentBlock {
+    fn from(tool_use: ToolUse) -> Self {
+        Self::ToolUse(tool_use)
+    }
 }
 
 /// The arguments of a call.

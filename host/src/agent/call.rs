@@ -1,0 +1,58 @@
+//! The record of one call.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::{
+    agent::result::outcome_word,
+    tool::ToolOutcome,
+    transcript::{ToolInput, ToolResult, ToolUse},
+};
+
+/// A call and how it ended: what traces hold and what the history's result is made of.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CallRecord {
+    /// As the model wrote it.
+    pub tool: String,
+    /// What the model sent; an empty object where it was malformed.
+    pub input: Map<String, Value>,
+    /// [`outcome_word`] of it in serialized form.
+    #[serde(serialize_with = "word")]
+    pub outcome: ToolOutcome,
+    pub result: ToolResult,
+    /// Guest time; `None` when nothing of the tool ran.
+    #[serde(serialize_with = "seconds")]
+    pub ran: Option<Duration>,
+}
+
+impl CallRecord {
+    pub(crate) fn new(
+        tool_use: &ToolUse,
+        outcome: ToolOutcome,
+        result: ToolResult,
+        ran: Option<Duration>,
+    ) -> Self {
+        let input = match &tool_use.input {
+            ToolInput::Object(map) => map.clone(),
+            ToolInput::Malformed { .. } => Map::new(),
+        };
+        Self {
+            tool: tool_use.name.clone(),
+            input,
+            outcome,
+            result,
+            ran,
+        }
+    }
+}
+
+fn word<S: serde::Serializer>(outcome: &ToolOutcome, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(outcome_word(outcome))
+}
+
+#[expect(clippy::ref_option, reason = "serde hands the field over by reference")]
+fn seconds<S: serde::Serializer>(ran: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    ran.map(|d| d.as_secs_f64()).serialize(to)
+}

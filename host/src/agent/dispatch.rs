@@ -1,0 +1,393 @@
+//! The life of one call, from the model's wish to its one result; [`carry_out`] is the whole of it.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures_util::{FutureExt as _, future::join_all};
+use tokio::sync::{Semaphore, watch};
+
+use crate::{
+    agent::{
+        Deps,
+        call::CallRecord,
+        consent::RunConsents,
+        record::{NotRecorded, Recorder},
+        result::{nearest, outcome_word, tool_result_within},
+        run::PlannedCall,
+        schedule::{Footprint, predecessors},
+        stop::StopSignal,
+    },
+    approvals::ApprovalRequest,
+    capability::{Access, Reach},
+    event::{LogLevel, RunEvent},
+    ids::{ToolName, ToolUseId},
+    policy::{self, Authorized, Consent, Decision, Pending},
+    registry::{Registry, Slot, Tool},
+    sandbox::{Executor, GuestListener},
+    tool::{Content, ToolCall, ToolOutcome},
+    transcript::{ToolInput, ToolUse},
+};
+
+/// How many names an unknown tool's result lists.
+const MAX_NAMES_LISTED: usize = 20;
+
+/// What the calls of a turn have in common.
+pub(crate) struct Batch<'a> {
+    pub(crate) registry: &'a Registry,
+    pub(crate) deps: &'a Deps,
+    pub(crate) consents: &'a RunConsents,
+    pub(crate) recorder: &'a Arc<Recorder>,
+    pub(crate) stop: &'a StopSignal,
+}
+
+/// Carries out the calls of one turn. One record per call, in call order, whatever happened; only when the
+/// record of the run can't be written there is no result at all.
+pub(crate) async fn run_batch(
+    batch: &Batch<'_>,
+    calls: &[PlannedCall],
+) -> Result<Vec<CallRecord>, NotRecorded> {
+    let footprints: Vec<Option<Footprint<'_>>> = calls
+        .iter()
+        .map(|call| {
+            let tool = batch
+                .registry
+                .get(&call.tool_use.name)
+                .filter(|_| call.refused.is_none())?;
+            Some(Footprint {
+                reach: tool.reach.as_ref(),
+                parallel_safe: tool.definition.parallel_safe,
+            })
+        })
+        .collect();
+    let predecessors = predecessors(&footprints, batch.deps.parallel);
+    let slots = Semaphore::new(batch.deps.max_parallel_tools.max(1));
+    // Ends when its sender is dropped, in whichever way its call ended.
+    let (done, ended): (Vec<_>, Vec<_>) = calls.iter().map(|_| watch::channel(())).unzip();
+    let executor = if calls.len() == 1 {
+        Executor::CallerFirst
+    } else {
+        Executor::Guests
+    };
+
+    let running = calls
+        .iter()
+        .zip(predecessors)
+        .zip(done)
+        .map(|((call, predecessors), done)| {
+            let turn = Turn {
+                after: predecessors
+                    .into_iter()
+                    .map(|earlier| ended[earlier].clone())
+                    .collect(),
+                slots: &slots,
+                executor,
+            };
+            async move {
+                let record = settle(batch, call, turn).await;
+                drop(done);
+                record
+            }
+        });
+    join_all(running).await.into_iter().collect()
+}
+
+/// What a call has to wait for before it may start.
+struct Turn<'a> {
+    after: Vec<watch::Receiver<()>>,
+    slots: &'a Semaphore,
+    executor: Executor,
+}
+
+/// Brings a call to its one ending: the first of its own, a stop of the run, and a fault of ours.
+async fn settle(
+    batch: &Batch<'_>,
+    call: &PlannedCall,
+    turn: Turn<'_>,
+) -> Result<CallRecord, NotRecorded> {
+    let tool_use = &call.tool_use;
+    let ended = match &call.refused {
+        Some(outcome) => Ok(outcome.clone().into()),
+        None => {
+            let own = AssertUnwindSafe(carry_out(batch, tool_use, turn)).catch_unwind();
+            tokio::select! {
+                biased;
+                ended = own => ended.unwrap_or_else(|_| {
+                    Ok(ToolOutcome::Internal { why: "this host has a fault; its log has the details".into() }.into())
+                }),
+                by = batch.stop.stopped() => Ok(ToolOutcome::Cancelled { by }.into()),
+            }
+        }
+    };
+    let Ended { outcome, ran } = ended?;
+    let result = tool_result_within(
+        &tool_use.id,
+        &tool_use.name,
+        &outcome,
+        batch.deps.max_result_bytes,
+    );
+    batch.recorder.record(&RunEvent::CallEnded {
+        id: tool_use.id.clone(),
+        tool: tool_use.name.clone(),
+        outcome: outcome_word(&outcome),
+        ran_ms: ran,
+        result: result.clone(),
+    })?;
+    Ok(CallRecord::new(tool_use, outcome, result, ran))
+}
+
+/// One call, one step per line; each step that does not succeed is the call's ending.
+async fn carry_out(
+    batch: &Batch<'_>,
+    tool_use: &ToolUse,
+    turn: Turn<'_>,
+) -> Result<Ended, NotRecorded> {
+    let input = match &tool_use.input {
+        ToolInput::Object(input) => input.clone(),
+        ToolInput::Malformed { malformed, why } => {
+            return ended(ToolOutcome::MalformedArguments {
+                why: why.clone(),
+                received: malformed.clone(),
+            });
+        }
+    };
+    let Some(tool) = batch.registry.get(&tool_use.name) else {
+        return ended(unknown_tool(batch.registry, &tool_use.name));
+    };
+    let input = match tool.check_arguments(input) {
+        Ok(input) => input,
+        Err(faults) => return ended(ToolOutcome::InvalidArguments { faults }),
+    };
+    let call = ToolCall {
+        id: tool_use.id.clone(),
+        tool: tool.name.clone(),
+        input,
+    };
+    let authorized = match authorise(batch, tool, call).await? {
+        Ok(authorized) => authorized,
+        Err(outcome) => return ended(outcome),
+    };
+    let (_permit, slot) = wait_for_turn(batch, tool, &tool_use.id, turn.after, turn.slots).await?;
+    batch.recorder.record(&RunEvent::CallStarted {
+        id: tool_use.id.clone(),
+        tool: tool.name.clone(),
+    })?;
+    let listener = Arc::new(Listener {
+        id: tool_use.id.clone(),
+        recorder: Arc::clone(batch.recorder),
+    });
+    let ending = tool.run(slot, authorized, turn.executor, listener).await;
+    let outcome = checked_output(tool, ending.outcome);
+    Ok(Ended {
+        outcome,
+        ran: Some(ending.ran),
+    })
+}
+
+struct Ended {
+    outcome: ToolOutcome,
+    ran: Option<Duration>,
+}
+
+impl From<ToolOutcome> for Ended {
+    fn from(outcome: ToolOutcome) -> Self {
+        Self { outcome, ran: None }
+    }
+}
+
+fn ended(outcome: ToolOutcome) -> Result<Ended, NotRecorded> {
+    Ok(outcome.into())
+}
+
+fn unknown_tool(registry: &Registry, name: &str) -> ToolOutcome {
+    let available = nearest(name, &registry.names(), MAX_NAMES_LISTED);
+    ToolOutcome::UnknownTool {
+        name: name.to_owned(),
+        available,
+    }
+}
+
+/// Policy, then the person where policy asks, then the embedder's hook.
+async fn authorise(
+    batch: &Batch<'_>,
+    tool: &Tool,
+    call: ToolCall,
+) -> Result<Result<Authorized, ToolOutcome>, NotRecorded> {
+    let hook = batch.deps.before_tool.as_ref();
+    let authorized = match policy::decide(
+        &batch.deps.permissions,
+        &tool.rule_name,
+        tool.reach.as_ref(),
+        call,
+    ) {
+        Decision::Deny { reason } => return Ok(Err(ToolOutcome::Denied { reason })),
+        Decision::Allow(authorized) => authorized,
+        // An embedder that gave a hook and no approver decides with the hook.
+        Decision::Ask(pending) if batch.deps.approver.is_none() && hook.is_some() => {
+            pending.allowed(Consent::given_by_person())
+        }
+        Decision::Ask(pending) => match ask(batch, tool, pending).await? {
+            Ok(authorized) => authorized,
+            Err(outcome) => return Ok(Err(outcome)),
+        },
+    };
+    let Some(hook) = hook else {
+        return Ok(Ok(authorized));
+    };
+    Ok(
+        match std::panic::catch_unwind(AssertUnwindSafe(|| hook(authorized.call()))) {
+            Ok(Ok(None)) => Ok(authorized),
+            Ok(Ok(Some(reason))) => Err(ToolOutcome::Denied { reason }),
+            Ok(Err(why)) => Err(ToolOutcome::ApprovalFailed {
+                why: why.to_string(),
+            }),
+            Err(_) => Err(ToolOutcome::ApprovalFailed {
+                why: "it panicked".into(),
+            }),
+        },
+    )
+}
+
+async fn ask(
+    batch: &Batch<'_>,
+    tool: &Tool,
+    pending: Pending,
+) -> Result<Result<Authorized, ToolOutcome>, NotRecorded> {
+    let request = ApprovalRequest {
+        call: pending.call().clone(),
+        rule_name: tool.rule_name.clone(),
+        digest: tool.digest(),
+        may_touch: tool.reach.as_ref().map(may_touch).unwrap_or_default(),
+        why: pending.why.clone(),
+    };
+    let id = request.call.id.clone();
+    batch.recorder.record(&RunEvent::ApprovalRequested {
+        id: id.clone(),
+        tool: tool.name.clone(),
+        why: request.why.clone(),
+    })?;
+    let answered = batch.consents.ask(&request).await;
+    let allowed = answered.verdict.is_ok();
+    batch.recorder.record(&RunEvent::ApprovalAnswered {
+        id,
+        allowed,
+        reason: answered.reason,
+    })?;
+    Ok(answered.verdict.map(|consent| pending.allowed(consent)))
+}
+
+/// What a tool can touch, a line each, for the person who is asked.
+pub(crate) fn may_touch(reach: &Reach) -> Vec<String> {
+    let Reach {
+        folders,
+        http,
+        environment,
+        ..
+    } = reach;
+    let folders = folders.iter().map(|folder| {
+        let verb = match folder.access {
+            Access::Read => "read",
+            Access::Write => "read and write",
+        };
+        format!(
+            "{verb} {} (as {})",
+            folder.host_path.display(),
+            folder.guest_path
+        )
+    });
+    let http = http.iter().map(|grant| {
+        let methods = if grant.methods.is_empty() {
+            "GET, HEAD".to_owned()
+        } else {
+            grant.methods.join(", ")
+        };
+        format!("{methods} {}", grant.origin)
+    });
+    let environment = environment
+        .iter()
+        .map(|grant| format!("read the environment variable {}", grant.name));
+    folders.chain(http).chain(environment).collect()
+}
+
+/// Waits for earlier calls that touch the same, for one of the batch's places, and for one among the guests.
+async fn wait_for_turn<'a>(
+    batch: &Batch<'_>,
+    tool: &Tool,
+    id: &ToolUseId,
+    after: Vec<watch::Receiver<()>>,
+    slots: &'a Semaphore,
+) -> Result<(Option<tokio::sync::SemaphorePermit<'a>>, Slot), NotRecorded> {
+    let wait = async {
+        for mut earlier in after {
+            while earlier.changed().await.is_ok() {}
+        }
+        // The semaphore is never closed; without a permit the call would only lose its place in line.
+        let permit = slots.acquire().await.ok();
+        (permit, tool.slot().await)
+    };
+    tokio::pin!(wait);
+    if let Some(ready) = wait.as_mut().now_or_never() {
+        return Ok(ready);
+    }
+    batch
+        .recorder
+        .record(&RunEvent::CallQueued { id: id.clone() })?;
+    Ok(wait.await)
+}
+
+/// Holds a tool to its own output schema.
+fn checked_output(tool: &Tool, outcome: ToolOutcome) -> ToolOutcome {
+    let ToolOutcome::Answered(content) = &outcome else {
+        return outcome;
+    };
+    let faults = content.iter().find_map(|block| match block {
+        Content::Json(value) => tool.check_output(value).err(),
+        Content::Text(_)
+        | Content::Image { .. }
+        | Content::Audio { .. }
+        | Content::Resource { .. } => None,
+    });
+    match faults {
+        Some(faults) => ToolOutcome::BadOutput {
+            why: format!(
+                "its output does not fit its own output schema: {}",
+                faults.join("; ")
+            ),
+        },
+        None => outcome,
+    }
+}
+
+/// Passes on what a guest says while it runs.
+struct Listener {
+    id: ToolUseId,
+    recorder: Arc<Recorder>,
+}
+
+impl GuestListener for Listener {
+    fn logged(&self, level: LogLevel, text: String) {
+        self.recorder.show(&RunEvent::CallLogged {
+            id: self.id.clone(),
+            level,
+            text,
+        });
+    }
+
+    fn progressed(&self, done: f64, total: Option<f64>, message: Option<String>) {
+        self.recorder.show(&RunEvent::CallProgressed {
+            id: self.id.clone(),
+            done,
+            total,
+            message,
+        });
+    }
+}
+
+/// The names that rules, traces and messages use for a tool.
+impl std::fmt::Debug for Tool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name: &ToolName = &self.name;
+        f.debug_struct("Tool")
+            .field("name", name)
+            .field("rule_name", &self.rule_name)
+            .finish_non_exhaustive()
+    }
+}
