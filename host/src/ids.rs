@@ -123,13 +123,6 @@ impl PluginName {
     }
 }
 
-impl ToolUseId {
-    /// An id of our own, for a call whose id was missing, malformed or used before.
-    pub fn minted(turn: u32, n: u32) -> Self {
-        Self(format!("call_{turn}_{n}").into())
-    }
-}
-
 /// The SHA-256 of a component's bytes: what "the same tool" means.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ComponentDigest([u8; 32]);

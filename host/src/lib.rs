@@ -12,7 +12,6 @@ pub mod ids;
 pub mod tool;
 pub mod transcript;
 
-pub mod agent;
 // mechanisms: each hides one outside thing
 pub mod approvals;
 pub mod config;
@@ -24,3 +23,6 @@ pub mod sandbox;
 
 // behaviour
 pub mod agent;
+
+// surfaces: parse, call, render
+pub mod cli;

@@ -94,13 +94,9 @@ impl ToolLoop {
         let failed = driving.drive(&mut run, repairs).await.err();
         drop(timer);
         if let Some(error) = failed {
-            let partial = match &error {
-                RunError::Provider(error) => error.usage,
-                RunError::NotRecorded(_) => Usage::default(),
-            };
-            run.failed(&error, partial);
+            run.failed(&error);
         }
-        let result = RunResult::new(run);
+        let result = run.into_result();
         recorder.show(&RunEvent::RunEnded {
             status: result.status.word(),
             text: result.status.sentence(),
@@ -142,13 +138,22 @@ impl Driving<'_> {
                     max_tokens,
                 } => {
                     self.recorder.record(&RunEvent::TurnStarted { turn })?;
+                    let mut showing = Showing {
+                        recorder: self.recorder,
+                        lost: Usage::default(),
+                    };
                     let asked = tokio::select! {
                         biased;
                         by = self.signal.stopped() => Err(by),
-                        reply = self.ask(messages, max_tokens) => Ok(reply),
+                        reply = self.ask(messages, max_tokens, &mut showing) => Ok(reply),
                     };
+                    run.attempt_lost(showing.lost);
                     match asked {
-                        Ok(reply) => self.replied(run, turn, reply?)?,
+                        Ok(Ok(reply)) => self.replied(run, turn, reply)?,
+                        Ok(Err(error)) => {
+                            run.attempt_lost(error.usage);
+                            return Err(error.into());
+                        }
                         Err(by) => run.stopped(by),
                     }
                 }
@@ -181,6 +186,7 @@ impl Driving<'_> {
         &self,
         messages: &[Message],
         max_tokens: u32,
+        showing: &mut Showing<'_>,
     ) -> Result<ModelReply, ProviderError> {
         let request = ModelRequest {
             model: &self.agent.model,
@@ -189,10 +195,7 @@ impl Driving<'_> {
             tools: self.agent.registry.schemas(),
             max_tokens,
         };
-        self.agent
-            .provider
-            .ask(&request, &mut Showing(self.recorder))
-            .await
+        self.agent.provider.ask(&request, showing).await
     }
 
     fn replied(&self, run: &mut Run, turn: u32, reply: ModelReply) -> Result<(), RunError> {
@@ -207,11 +210,15 @@ impl Driving<'_> {
 }
 
 /// Shows a reply while it streams.
-struct Showing<'a>(&'a Recorder);
+struct Showing<'a> {
+    recorder: &'a Recorder,
+    /// What attempts that were repeated had used up.
+    lost: Usage,
+}
 
 impl Watch for Showing<'_> {
     fn delta(&mut self, delta: Delta<'_>) {
-        self.0.show(&match delta {
+        self.recorder.show(&match delta {
             Delta::Text(text) => RunEvent::TextStreamed {
                 text: text.to_owned(),
             },
@@ -226,7 +233,8 @@ impl Watch for Showing<'_> {
 
     fn retrying(&mut self, attempt: u32, wait: Duration, error: &ProviderError) {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        self.0.show(&RunEvent::ModelRetried {
+        self.lost = self.lost.plus(error.usage);
+        self.recorder.show(&RunEvent::ModelRetried {
             attempt,
             wait_ms,
             error: error.to_string(),

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::{
-    agent::run::{Run, RunStatus, TurnRecord},
+    agent::run::{RunStatus, TurnRecord},
     transcript::{Message, Role, StopReason, Usage},
 };
 
@@ -23,20 +23,11 @@ pub struct RunResult {
     pub trace: Vec<TurnRecord>,
     /// All requests together.
     pub tokens: Usage,
+    /// What was counted before attempts to ask the model broke off: partial, and not part of `tokens`.
+    pub lost_tokens: Usage,
 }
 
 impl RunResult {
-    pub(crate) fn new(run: Run) -> Self {
-        let (status, messages, trace, tokens, stop_reason) = run.into_parts();
-        Self {
-            status,
-            stop_reason,
-            messages,
-            trace,
-            tokens,
-        }
-    }
-
     /// The last text of the model's, if the conversation ends with it or has one at all.
     pub fn final_text(&self) -> Option<&str> {
         let replies = self

@@ -70,6 +70,7 @@ pub fn outcome_word(outcome: &ToolOutcome) -> &'static str {
         ToolOutcome::CapabilityRefused { .. } => "capability_refused",
         ToolOutcome::Trapped { .. } => "trap",
         ToolOutcome::TimedOut { .. } => "timeout",
+        ToolOutcome::Abandoned { .. } => "timeout",
         ToolOutcome::OutOfFuel { .. } => "fuel",
         ToolOutcome::OutOfMemory { .. } => "memory",
         ToolOutcome::OutputTooLarge { .. } => "output_too_large",
@@ -113,6 +114,7 @@ fn answer(outcome: &ToolOutcome) -> Option<&[Content]> {
         | ToolOutcome::CapabilityRefused { .. }
         | ToolOutcome::Trapped { .. }
         | ToolOutcome::TimedOut { .. }
+        | ToolOutcome::Abandoned { .. }
         | ToolOutcome::OutOfFuel { .. }
         | ToolOutcome::OutOfMemory { .. }
         | ToolOutcome::OutputTooLarge { .. }
@@ -166,6 +168,10 @@ fn error_text(tool: &str, outcome: &ToolOutcome) -> String {
             "Error: {name} timed out after {} and was stopped; {}",
             seconds(*after),
             effects_text(effects)
+        ),
+        ToolOutcome::Abandoned { after } => format!(
+            "Error: {name} timed out after {} and could not be stopped, since it runs outside the sandbox; what it did is not known",
+            seconds(*after)
         ),
         ToolOutcome::OutOfFuel { budget } => format!(
             "Error: {name} used up its budget of {budget} instructions and was stopped; give it less to do in one call"

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 
 use crate::{
-    agent::{RunError, call::CallRecord, result::tool_result},
+    agent::{RunError, RunResult, call::CallRecord, result::tool_result},
     ids::ToolUseId,
     provider::ModelReply,
     tool::{Canceller, ToolOutcome},
@@ -98,8 +98,10 @@ pub enum RunStatus {
     Truncated {
         max_tokens: u32,
     },
-    /// The model declined.
-    Refused,
+    /// The model declined; `details` is what the endpoint says of it.
+    Refused {
+        details: Option<String>,
+    },
     ContextFull,
     IterationLimit {
         max_iterations: u32,
@@ -134,7 +136,7 @@ impl RunStatus {
         match self {
             Self::Completed => "completed",
             Self::Truncated { .. } => "truncated",
-            Self::Refused => "refused",
+            Self::Refused { .. } => "refused",
             Self::ContextFull => "context_full",
             Self::IterationLimit { .. } => "iteration_limit",
             Self::ToolCallLimit { .. } => "tool_call_limit",
@@ -155,7 +157,10 @@ impl RunStatus {
             Self::Truncated { max_tokens } => format!(
                 "the model's reply was cut at {max_tokens} output tokens; raise `limits.max_tokens_ceiling`"
             ),
-            Self::Refused => "the model declined to answer; rephrase the task".into(),
+            Self::Refused { details: None } => "the model declined to answer; rephrase the task".into(),
+            Self::Refused { details: Some(details) } => {
+                format!("the model declined to answer ({details}); rephrase the task")
+            }
             Self::ContextFull => {
                 "the conversation no longer fits the model's context; start a new run with what matters".into()
             }
@@ -206,6 +211,7 @@ pub struct Run {
     messages: Vec<Message>,
     trace: Vec<TurnRecord>,
     usage: Usage,
+    lost: Usage,
     iterations: u32,
     n_calls: u32,
     max_tokens: u32,
@@ -238,6 +244,7 @@ impl Run {
             messages,
             trace: Vec::new(),
             usage: Usage::default(),
+            lost: Usage::default(),
             iterations: 0,
             n_calls: 0,
             max_tokens: limits.max_tokens,
@@ -285,7 +292,7 @@ impl Run {
         self.iterations += 1;
         self.usage = self.usage.plus(reply.usage);
         self.stop_reason = Some(reply.stop_reason.clone());
-        let content = self.with_unique_ids(turn, reply.content);
+        let content = self.with_unique_ids(reply.content);
         let calls: Vec<ToolUse> = content
             .iter()
             .filter_map(ContentBlock::as_tool_use)
@@ -315,7 +322,9 @@ impl Run {
             StopReason::MaxTokens => Some(RunStatus::Truncated {
                 max_tokens: self.max_tokens,
             }),
-            StopReason::Refusal => Some(RunStatus::Refused),
+            StopReason::Refusal => Some(RunStatus::Refused {
+                details: reply.stop_details,
+            }),
             StopReason::ModelContextWindowExceeded => Some(RunStatus::ContextFull),
             StopReason::Unknown(ref word) if !word.is_empty() || calls.is_empty() => {
                 Some(RunStatus::UnknownStopReason {
@@ -343,7 +352,7 @@ impl Run {
             return;
         };
         match status {
-            RunStatus::Refused => record.dropped = true,
+            RunStatus::Refused { .. } => record.dropped = true,
             // What was said stays; half a call or a seal without what it belongs to would not be accepted.
             RunStatus::Truncated { .. }
             | RunStatus::ContextFull
@@ -436,9 +445,13 @@ impl Run {
         });
     }
 
+    /// An attempt to ask the model broke off after these tokens had been counted.
+    pub fn attempt_lost(&mut self, partial: Usage) {
+        self.lost = self.lost.plus(partial);
+    }
+
     /// The run cannot go on.
-    pub fn failed(&mut self, error: &RunError, partial_usage: Usage) {
-        self.usage = self.usage.plus(partial_usage);
+    pub fn failed(&mut self, error: &RunError) {
         if let Phase::Calling(planned) = std::mem::replace(&mut self.phase, Phase::Asking) {
             // The record of the run can't be written, so nobody knows what became of these calls.
             let results = planned.iter().map(|p| {
@@ -456,32 +469,20 @@ impl Run {
         });
     }
 
-    /// Status, history, trace, counts and the last stop reason. A run that is taken apart before its end
-    /// counts as cancelled.
-    pub fn into_parts(
-        self,
-    ) -> (
-        RunStatus,
-        Vec<Message>,
-        Vec<TurnRecord>,
-        Usage,
-        Option<StopReason>,
-    ) {
+    /// What the run came to. One that is taken apart before its end counts as cancelled.
+    pub fn into_result(self) -> RunResult {
         let status = match self.phase {
             Phase::Ended(status) => status,
             Phase::Asking | Phase::Calling(_) => RunStatus::Cancelled,
         };
-        (
+        RunResult {
             status,
-            self.messages,
-            self.trace,
-            self.usage,
-            self.stop_reason,
-        )
-    }
-
-    pub fn usage(&self) -> Usage {
-        self.usage
+            stop_reason: self.stop_reason,
+            messages: self.messages,
+            trace: self.trace,
+            tokens: self.usage,
+            lost_tokens: self.lost,
+        }
     }
 
     fn end(&mut self, status: RunStatus) {
@@ -512,8 +513,8 @@ impl Run {
 
     /// Two calls must not carry one id, in a reply or over the whole run: the endpoint would refuse the
     /// history for ever. The later one gets a new id.
-    fn with_unique_ids(&mut self, turn: u32, mut content: Vec<ContentBlock>) -> Vec<ContentBlock> {
-        let mut n = 0;
+    fn with_unique_ids(&mut self, mut content: Vec<ContentBlock>) -> Vec<ContentBlock> {
+        let (turn, mut n) = (self.messages.len(), 0);
         for block in &mut content {
             let ContentBlock::ToolUse(tool_use) = block else {
                 continue;
@@ -619,6 +620,7 @@ mod tests {
         };
         ModelReply {
             content,
+            stop_details: Some("policy".into()),
             stop_reason,
             usage,
             request_id: None,
@@ -698,7 +700,13 @@ mod tests {
         assert_eq!(messages[2].content[2].as_text(), Some("and hurry"));
         run.model_replied(reply(StopReason::EndTurn, vec![ContentBlock::text("done")]));
         assert_eq!(status(&mut run), RunStatus::Completed);
-        let (_, messages, trace, usage, stop_reason) = run.into_parts();
+        let RunResult {
+            messages,
+            trace,
+            tokens: usage,
+            stop_reason,
+            ..
+        } = run.into_result();
         assert_eq!(messages[3], Message::assistant("done"));
         assert_eq!(trace.len(), 2);
         assert_eq!(usage.input, Some(20));
@@ -783,7 +791,12 @@ mod tests {
             status(&mut run),
             RunStatus::Truncated { max_tokens: 10_000 }
         );
-        let (_, messages, trace, usage, _) = run.into_parts();
+        let RunResult {
+            messages,
+            trace,
+            tokens: usage,
+            ..
+        } = run.into_result();
         assert_eq!(
             messages.last(),
             Some(&Message::assistant("ha")),
@@ -814,7 +827,9 @@ mod tests {
             StopReason::EndTurn,
             vec![ContentBlock::text("part 2")],
         ));
-        let (_, messages, trace, ..) = run.into_parts();
+        let RunResult {
+            messages, trace, ..
+        } = run.into_result();
         assert_eq!(
             messages.len(),
             2,
@@ -828,8 +843,13 @@ mod tests {
     fn a_refusal_leaves_the_history_usable() {
         let mut run = begin(RunLimits::default());
         run.model_replied(reply(StopReason::Refusal, vec![]));
-        assert_eq!(status(&mut run), RunStatus::Refused);
-        let (_, messages, ..) = run.into_parts();
+        assert_eq!(
+            status(&mut run),
+            RunStatus::Refused {
+                details: Some("policy".into())
+            }
+        );
+        let messages = run.into_result().messages;
         assert_eq!(messages, [Message::user("go")]);
     }
 
@@ -838,7 +858,7 @@ mod tests {
         let mut run = begin(RunLimits::default());
         run.model_replied(reply(StopReason::EndTurn, vec![]));
         assert_eq!(status(&mut run), RunStatus::Completed);
-        assert_eq!(run.into_parts().1.len(), 1);
+        assert_eq!(run.into_result().messages.len(), 1);
     }
 
     #[test]
@@ -851,7 +871,7 @@ mod tests {
         end_calls(&mut run);
         run.model_replied(reply(StopReason::ToolUse, vec![echo("call_1")]));
         end_calls(&mut run);
-        let messages = run.into_parts().1;
+        let messages = run.into_result().messages;
         let uses: Vec<&ToolUse> = messages.iter().flat_map(Message::tool_uses).collect();
         let ids: HashSet<&str> = uses.iter().map(|t| t.id.as_str()).collect();
         assert_eq!(ids.len(), 3);
@@ -884,7 +904,7 @@ mod tests {
             RunStatus::IterationLimit { max_iterations: 2 }
         );
         assert_eq!(
-            run.into_parts().1.len(),
+            run.into_result().messages.len(),
             5,
             "the last calls have their results"
         );
@@ -962,7 +982,7 @@ mod tests {
                 tool: "poll".into()
             }
         );
-        let messages = run.into_parts().1;
+        let messages = run.into_result().messages;
         let third = results(&messages[6])[0].text();
         assert!(third.contains("3 turns in a row"), "{third}");
     }
@@ -1033,12 +1053,11 @@ mod tests {
         let mut run = begin(RunLimits::default());
         run.model_replied(reply(StopReason::ToolUse, vec![echo("a")]));
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
-        run.failed(
-            &RunError::NotRecorded(crate::agent::record::NotRecorded(full)),
-            Usage::default(),
-        );
+        run.failed(&RunError::NotRecorded(crate::agent::record::NotRecorded(
+            full,
+        )));
         assert_eq!(status(&mut run).word(), "failed");
-        let messages = run.into_parts().1;
+        let messages = run.into_result().messages;
         assert!(results(&messages[2])[0].is_error);
     }
 

@@ -24,8 +24,15 @@ pub struct TerminalApprover {
 }
 
 impl TerminalApprover {
-    pub fn new(show: Arc<Show>, remember: Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>) -> Self {
-        Self { show, remember, asking: tokio::sync::Mutex::default() }
+    pub fn new(
+        show: Arc<Show>,
+        remember: Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>,
+    ) -> Self {
+        Self {
+            show,
+            remember,
+            asking: tokio::sync::Mutex::default(),
+        }
     }
 }
 
@@ -43,9 +50,14 @@ impl Approver for TerminalApprover {
             .map_err(|error| ApproverFailed(format!("the terminal could not be read: {error}")))?;
         if answer == Answer::Always {
             match (self.remember)(&request.rule_name) {
-                Ok(where_to) => self.show.pause(|| eprintln!("  {}", dim().apply_to(where_to))),
+                Ok(where_to) => self
+                    .show
+                    .pause(|| eprintln!("  {}", dim().apply_to(where_to))),
                 Err(why) => self.show.pause(|| {
-                    eprintln!("  {} it holds for this run only: {why}", caution().apply_to("note:"));
+                    eprintln!(
+                        "  {} it holds for this run only: {why}",
+                        caution().apply_to("note:")
+                    );
                 }),
             }
         }
@@ -72,10 +84,16 @@ fn question(request: &ApprovalRequest) -> String {
     for line in &request.may_touch {
         text.push_str(&format!("  may {}\n", one_line(line, 200)));
     }
-    text.push_str(&format!("  asked because {}\n", one_line(&request.why, 200)));
+    text.push_str(&format!(
+        "  asked because {}\n",
+        one_line(&request.why, 200)
+    ));
     if let Some(digest) = &request.digest {
         let digest = digest.to_string();
-        text.push_str(&format!("  {}\n", dim().apply_to(digest.get(..19).unwrap_or(&digest))));
+        text.push_str(&format!(
+            "  {}\n",
+            dim().apply_to(digest.get(..19).unwrap_or(&digest))
+        ));
     }
     text
 }
@@ -84,7 +102,10 @@ fn ask(question: &str, rule: &str) -> std::io::Result<Answer> {
     let mut err = std::io::stderr().lock();
     write!(err, "{question}")?;
     loop {
-        write!(err, "  [y] once  [r] for this run  [a] always  [n] no  [s] stop the run › ")?;
+        write!(
+            err,
+            "  [y] once  [r] for this run  [a] always  [n] no  [s] stop the run › "
+        )?;
         err.flush()?;
         let mut line = String::new();
         if std::io::stdin().read_line(&mut line)? == 0 {
@@ -93,7 +114,10 @@ fn ask(question: &str, rule: &str) -> std::io::Result<Answer> {
         }
         match parse(&line, rule) {
             Some(answer) => return Ok(answer),
-            None => writeln!(err, "  y, r, a, n (a reason may follow, the model reads it) or s")?,
+            None => writeln!(
+                err,
+                "  y, r, a, n (a reason may follow, the model reads it) or s"
+            )?,
         }
     }
 }
@@ -146,7 +170,10 @@ mod tests {
         let call = ToolCall {
             id: ToolUseId::parse("a").unwrap(),
             tool: ToolName::parse("write_file").unwrap(),
-            input: json!({"path": "x\u{1b}[2K\r? may calc run? \u{202e}"}).as_object().unwrap().clone(),
+            input: json!({"path": "x\u{1b}[2K\r? may calc run? \u{202e}"})
+                .as_object()
+                .unwrap()
+                .clone(),
         };
         let request = ApprovalRequest {
             call,
@@ -157,6 +184,9 @@ mod tests {
         };
         let shown = console::strip_ansi_codes(&question(&request)).into_owned();
         assert!(!shown.contains(['\u{1b}', '\r', '\u{202e}']), "{shown}");
-        assert!(shown.contains("may read and write /n (as /notes)"), "{shown}");
+        assert!(
+            shown.contains("may read and write /n (as /notes)"),
+            "{shown}"
+        );
     }
 }

@@ -57,9 +57,18 @@ impl Show {
     /// `stream_text`: stdout is a person's terminal, and the run's result is not wanted as JSON.
     pub fn new(detail: Detail, stream_text: bool) -> Self {
         let live = std::io::stderr().is_terminal() && detail > Detail::Quiet;
-        let target = if live { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target = if live {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
         let lines = MultiProgress::with_draw_target(target);
-        Self { detail, stream_text, lines, state: Mutex::default() }
+        Self {
+            detail,
+            stream_text,
+            lines,
+            state: Mutex::default(),
+        }
     }
 
     /// Hides the lines of running calls while `ask` talks with the person.
@@ -101,10 +110,17 @@ impl Show {
 
     fn started(&self, call: &mut Call) {
         if !self.is_live() {
-            self.say(&format!("  {} {} {}", dim().apply_to("…"), call.tool, dim().apply_to(&call.input)));
+            self.say(&format!(
+                "  {} {} {}",
+                dim().apply_to("…"),
+                call.tool,
+                dim().apply_to(&call.input)
+            ));
             return;
         }
-        let line = call.line.get_or_insert_with(|| self.lines.add(ProgressBar::new_spinner()));
+        let line = call
+            .line
+            .get_or_insert_with(|| self.lines.add(ProgressBar::new_spinner()));
         line.set_style(running());
         line.set_prefix(call.tool.clone());
         line.set_message(call.input.clone());
@@ -117,14 +133,20 @@ impl Observer for Show {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
         match event {
-            RunEvent::RunStarted { .. } | RunEvent::TurnStarted { .. } | RunEvent::ToolUseStreamed { .. } => {}
+            RunEvent::RunStarted { .. }
+            | RunEvent::TurnStarted { .. }
+            | RunEvent::ToolUseStreamed { .. } => {}
             RunEvent::TextStreamed { text } => self.say_text(state, text),
             RunEvent::ReasoningStreamed { text } => {
                 if self.detail == Detail::Verbose {
                     self.say(&dim().apply_to(harmless(text)).to_string());
                 }
             }
-            RunEvent::ModelRetried { attempt, wait_ms, error } => self.say(&format!(
+            RunEvent::ModelRetried {
+                attempt,
+                wait_ms,
+                error,
+            } => self.say(&format!(
                 "{} {}; attempt {} in {:.1} s",
                 caution().apply_to("retrying:"),
                 one_line(error, 300),
@@ -158,10 +180,18 @@ impl Observer for Show {
                     self.started(call);
                 }
             }
-            RunEvent::CallProgressed { id, done, total, message } => {
+            RunEvent::CallProgressed {
+                id,
+                done,
+                total,
+                message,
+            } => {
                 if let Some(line) = state.calls.get(id).and_then(|call| call.line.as_ref()) {
                     let of = total.map(|total| format!("/{total}")).unwrap_or_default();
-                    let message = message.as_deref().map(|m| one_line(m, MAX_LINE_CHARS)).unwrap_or_default();
+                    let message = message
+                        .as_deref()
+                        .map(|m| one_line(m, MAX_LINE_CHARS))
+                        .unwrap_or_default();
                     line.set_message(format!("{done}{of} {message}"));
                 }
             }
@@ -170,11 +200,20 @@ impl Observer for Show {
                     let tool = state.calls.get(id).map_or("?", |call| call.tool.as_str());
                     for line in text.lines() {
                         let line = one_line(line, 4 * MAX_LINE_CHARS);
-                        self.say(&format!("    {} {line}", dim().apply_to(format!("{tool} says:"))));
+                        self.say(&format!(
+                            "    {} {line}",
+                            dim().apply_to(format!("{tool} says:"))
+                        ));
                     }
                 }
             }
-            RunEvent::CallEnded { id, tool, outcome, ran_ms, result } => {
+            RunEvent::CallEnded {
+                id,
+                tool,
+                outcome,
+                ran_ms,
+                result,
+            } => {
                 let call = state.calls.remove(id);
                 if let Some(line) = call.as_ref().and_then(|call| call.line.as_ref()) {
                     line.finish_and_clear();
@@ -182,15 +221,21 @@ impl Observer for Show {
                 let tool = one_line(tool, 64);
                 self.say(&ended(&tool, outcome, *ran_ms, result));
             }
-            RunEvent::Noted { text } => self.say(&format!("{} {}", caution().apply_to("note:"), harmless(text))),
+            RunEvent::Noted { text } => self.say(&format!(
+                "{} {}",
+                caution().apply_to("note:"),
+                harmless(text)
+            )),
             RunEvent::RunEnded { .. } => Self::end_text(state),
         }
     }
 }
 
 fn running() -> ProgressStyle {
-    ProgressStyle::with_template("  {spinner:.cyan} {prefix:.bold} {elapsed:>4.dim} {wide_msg:.dim}")
-        .unwrap_or_else(|_| ProgressStyle::default_spinner())
+    ProgressStyle::with_template(
+        "  {spinner:.cyan} {prefix:.bold} {elapsed:>4.dim} {wide_msg:.dim}",
+    )
+    .unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
 fn waiting() -> ProgressStyle {
@@ -207,10 +252,26 @@ fn ended(tool: &str, outcome: &str, ran: Option<Duration>, result: &ToolResult) 
         _ => ("✗", bad()),
     };
     let ran = ran.map(duration).unwrap_or_else(|| "not run".into());
-    let word = if outcome == "ok" { String::new() } else { format!("{} ", style.apply_to(outcome)) };
-    let max = if outcome == "ok" { MAX_LINE_CHARS } else { 4 * MAX_LINE_CHARS };
-    let images = result.content.iter().filter(|c| matches!(c, crate::transcript::ResultContent::Image(_))).count();
-    let images = if images > 0 { format!(" [{images} image(s)]") } else { String::new() };
+    let word = if outcome == "ok" {
+        String::new()
+    } else {
+        format!("{} ", style.apply_to(outcome))
+    };
+    let max = if outcome == "ok" {
+        MAX_LINE_CHARS
+    } else {
+        4 * MAX_LINE_CHARS
+    };
+    let images = result
+        .content
+        .iter()
+        .filter(|c| matches!(c, crate::transcript::ResultContent::Image(_)))
+        .count();
+    let images = if images > 0 {
+        format!(" [{images} image(s)]")
+    } else {
+        String::new()
+    };
     format!(
         "  {} {} {} {word}{}{images}",
         style.apply_to(sign),

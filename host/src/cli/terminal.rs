@@ -91,7 +91,12 @@ mod tests {
     fn nothing_that_steers_a_terminal_gets_through() {
         let nasty = "a\u{1b}[2Jb\rc\u{7}d\u{202e}e\u{9b}f\u{0}";
         let shown = harmless(nasty);
-        assert!(shown.chars().all(|c| !c.is_control() && !turns_direction(c)), "{shown}");
+        assert!(
+            shown
+                .chars()
+                .all(|c| !c.is_control() && !turns_direction(c)),
+            "{shown}"
+        );
         assert_eq!(harmless("plain é 😀\n\ttext"), "plain é 😀\n\ttext");
     }
 
