@@ -334,7 +334,7 @@ fn causes<'a>(
 const MAX_PEER_TEXT_CHARS: usize = 400;
 
 /// A peer's text with control and direction-changing characters escaped, cut to [`MAX_PEER_TEXT_CHARS`].
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut out = String::new();
     for (index, c) in text.chars().enumerate() {
         if index == MAX_PEER_TEXT_CHARS {

@@ -1,6 +1,13 @@
 //! Model endpoints. Vendor JSON stops here: what passes through this trait is the neutral transcript.
 
+mod anthropic;
+mod exchange;
+mod pieces;
+mod replay;
+mod retry;
 mod scripted;
+mod secret;
+mod sse;
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +18,11 @@ use crate::{
     transcript::{ContentBlock, Message, StopReason, Usage},
 };
 
+pub use anthropic::{Anthropic, AnthropicSettings, KeyHeader};
+pub use exchange::Timeouts;
+pub use retry::Retries;
 pub use scripted::{Asked, ScriptError, Scripted};
+pub use secret::Secret;
 
 /// A model endpoint.
 #[async_trait]
