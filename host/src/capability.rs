@@ -234,6 +234,13 @@ pub struct HttpGrant {
     pub methods: Vec<String>,
 }
 
+impl HttpGrant {
+    /// Whether this grant opens the origin to the method. `host` as in [`url::Url::host_str`].
+    pub fn allows(&self, method: &str, scheme: Scheme, host: &str, port: u16) -> bool {
+        self.origin.covers(scheme, host, port) && method_allowed(&self.methods, method)
+    }
+}
+
 /// An environment variable, opened to a plugin. The value is read once, when settings are resolved.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EnvironmentGrant {
@@ -351,14 +358,18 @@ impl Reach {
         host: &str,
         port: u16,
     ) -> Option<&HttpGrant> {
-        let requested = self.http_requests.iter().any(|(origin, methods)| {
-            origin.covers(scheme, host, port) && method_allowed(methods, method)
-        });
-        if !requested {
+        if !self.requests_http(method, scheme, host, port) {
             return None;
         }
-        self.http.iter().find(|grant| {
-            grant.origin.covers(scheme, host, port) && method_allowed(&grant.methods, method)
+        self.http
+            .iter()
+            .find(|grant| grant.allows(method, scheme, host, port))
+    }
+
+    /// Whether the component asks for it, granted or not: without this no grant can help.
+    pub fn requests_http(&self, method: &str, scheme: Scheme, host: &str, port: u16) -> bool {
+        self.http_requests.iter().any(|(origin, methods)| {
+            origin.covers(scheme, host, port) && method_allowed(methods, method)
         })
     }
 

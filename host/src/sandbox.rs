@@ -1,6 +1,8 @@
 //! Components in sandboxes: loading them, and running each call in a fresh one. The only module that names
 //! wasmtime.
 
+mod egress;
+
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use crate::{
