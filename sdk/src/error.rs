@@ -85,6 +85,9 @@ fn was_refused(error: &(dyn Error + 'static)) -> bool {
         if let Some(error) = error.downcast_ref::<std::io::Error>() {
             return error.kind() == std::io::ErrorKind::PermissionDenied;
         }
+        if let Some(error) = error.downcast_ref::<crate::http::Error>() {
+            return error.is_denied();
+        }
         next = error.source();
     }
     false

@@ -66,13 +66,14 @@ macro_rules! amounts {
                 Some(self as f64)
             }
         }
-
-        impl Total for Option<$number> {
-            fn total(self) -> Option<f64> {
-                self.map(|number| number as f64)
-            }
-        }
     )* };
+}
+
+// For `f64` alone, so that a plain `None` has a type.
+impl Total for Option<f64> {
+    fn total(self) -> Option<f64> {
+        self
+    }
 }
 
 amounts!(i32 i64 u8 u16 u32 u64 usize f32 f64);

@@ -3,8 +3,8 @@
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{
-    Attribute, Error, Expr, FnArg, Ident, ItemFn, Pat, PatType, Result, ReturnType, Safety, Type,
-    ext::IdentExt, parse2, spanned::Spanned,
+    Attribute, Error, Expr, FnArg, GenericArgument, Ident, ItemFn, Pat, PatType, PathArguments,
+    Result, ReturnType, Safety, Type, ext::IdentExt, parse2, spanned::Spanned,
 };
 
 use crate::{
@@ -270,15 +270,22 @@ fn arguments(parameters: &[Parameter]) -> Arguments {
     }
 }
 
-/// The output schema, where the returned type has one. Of two constants with the same name the compiler takes
-/// the inherent one where its bound holds, and the trait's where it doesn't.
+/// The output schema, where the returned type has one: the first that a piece of the answer brings along.
 fn output_schema(output: &ReturnType) -> TokenStream {
     let ReturnType::Type(_, ty) = output else {
         return quote!(::core::option::Option::None);
     };
-    if matches!(**ty, Type::ImplTrait(_)) {
-        return quote!(::core::option::Option::None);
-    }
+    let mut pieces = Vec::new();
+    pieces_of(ty, &mut pieces);
+    let probes = pieces.iter().map(|piece| {
+        quote! {
+            if let ::core::option::Option::Some(node) = <__Returned<#piece>>::NODE {
+                return ::core::option::Option::Some(node);
+            }
+        }
+    });
+    // Of two constants with the same name the compiler takes the inherent one where its bound holds, and the
+    // trait's where it doesn't.
     quote! {{
         struct __Returned<T>(::core::marker::PhantomData<T>);
         #[allow(dead_code)]
@@ -292,19 +299,45 @@ fn output_schema(output: &ReturnType) -> TokenStream {
                 ::core::option::Option::None;
         }
         impl<T> __WithoutSchema for __Returned<T> {}
-        const __NODE: ::core::option::Option<&'static ::agentloop_sdk::__rt::Node> =
-            <__Returned<#ty>>::NODE;
-        const __PRESENT: &::agentloop_sdk::__rt::Node = match __NODE {
+        const fn __node() -> ::core::option::Option<&'static ::agentloop_sdk::__rt::Node> {
+            #(#probes)*
+            ::core::option::Option::None
+        }
+        const __PRESENT: &::agentloop_sdk::__rt::Node = match __node() {
             ::core::option::Option::Some(node) => node,
             ::core::option::Option::None => &::agentloop_sdk::__rt::Node::Any,
         };
-        match __NODE {
+        match __node() {
             ::core::option::Option::Some(_) => ::core::option::Option::Some(
                 ::agentloop_sdk::__text!(write_schema, __PRESENT),
             ),
             ::core::option::Option::None => ::core::option::Option::None,
         }
     }}
+}
+
+/// The type itself, or the elements of a tuple, also in a `Result`.
+fn pieces_of<'a>(ty: &'a Type, pieces: &mut Vec<&'a Type>) {
+    match ty {
+        Type::Tuple(tuple) => {
+            for element in &tuple.elems {
+                pieces_of(element, pieces);
+            }
+        }
+        Type::Path(path) => {
+            if let Some(last) = path.path.segments.last()
+                && last.ident == "Result"
+                && let PathArguments::AngleBracketed(arguments) = &last.arguments
+                && let Some(GenericArgument::Type(inner @ Type::Tuple(_))) = arguments.args.first()
+            {
+                pieces_of(inner, pieces);
+            } else {
+                pieces.push(ty);
+            }
+        }
+        Type::ImplTrait(_) => {}
+        _ => pieces.push(ty),
+    }
 }
 
 fn optional(text: Option<&syn::LitStr>) -> TokenStream {
