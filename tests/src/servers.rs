@@ -397,8 +397,7 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    #[expect(clippy::new_without_default, reason = "each one is different")]
-    pub fn new() -> Self {
+    pub fn generate() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();

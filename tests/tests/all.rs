@@ -1,2 +1,6 @@
 //! Everything that needs real components, sockets or processes, in one binary: it links once.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+mod all {
+    mod egress;
+}

@@ -632,7 +632,7 @@ async fn unknown_names_and_closed_ports_have_their_own_errors() {
 /// B41.
 #[tokio::test]
 async fn a_private_authority_is_trusted_only_when_the_setting_names_it() {
-    let authority = Authority::new();
+    let authority = Authority::generate();
     let dir = tempfile::tempdir().unwrap();
     let pem = dir.path().join("corp.pem");
     authority.write_pem(&pem);
