@@ -2,6 +2,7 @@
 
 mod anthropic;
 mod exchange;
+mod openai;
 mod pieces;
 mod replay;
 mod retry;
@@ -20,6 +21,7 @@ use crate::{
 
 pub use anthropic::{Anthropic, AnthropicSettings, KeyHeader};
 pub use exchange::Timeouts;
+pub use openai::{MaxTokensField, OpenAi, OpenAiSettings};
 pub use retry::Retries;
 pub use scripted::{Asked, ScriptError, Scripted};
 pub use secret::Secret;

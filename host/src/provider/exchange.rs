@@ -58,6 +58,11 @@ pub(super) trait Reader: Send {
 
     /// The tokens that are known so far.
     fn usage(&self) -> Usage;
+
+    /// Whether a reply can only be shown when it is complete.
+    fn held_back(&self) -> bool {
+        false
+    }
 }
 
 /// What is wrong with an answer.
@@ -270,7 +275,7 @@ impl Exchange {
                 break;
             }
         }
-        Ok(true)
+        Ok(!reader.held_back())
     }
 
     /// The error for a request that got no answer.
@@ -585,4 +590,101 @@ fn media_type(headers: &HeaderMap) -> String {
         .and_then(|v| v.to_str().ok());
     let essence = value.unwrap_or_default().split(';').next();
     essence.unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_with_and_without_a_version() {
+        for (base, url) in [
+            ("https://h", "https://h/v1/messages"),
+            ("https://h/", "https://h/v1/messages"),
+            ("https://h/v1", "https://h/v1/messages"),
+            ("https://h/v1/", "https://h/v1/messages"),
+            ("https://h/api?k=1", "https://h/api/v1/messages?k=1"),
+        ] {
+            let made = Exchange::url(&Url::parse(base).unwrap(), "/v1/messages");
+            assert_eq!(made.as_str(), url);
+        }
+    }
+
+    #[test]
+    fn a_shown_url_has_no_secrets() {
+        let url = Url::parse("https://user:pass@h/v1?key=k#f").unwrap();
+        assert_eq!(Exchange::shown(&url), "https://h/v1");
+    }
+
+    #[test]
+    fn errors_are_read_in_every_form() {
+        for (body, message, words) in [
+            (
+                r#"{"type":"error","error":{"type":"overloaded_error","message":"Busy"}}"#,
+                "Busy",
+                vec!["overloaded_error"],
+            ),
+            (
+                r#"{"error":{"message":"No","type":"t","code":"c"}}"#,
+                "No",
+                vec!["t", "c"],
+            ),
+            (r#"{"error":"model not found"}"#, "model not found", vec![]),
+            (r#"{"detail":"Not Found"}"#, "Not Found", vec![]),
+            (r#"{"x":1}"#, r#"{"x":1}"#, vec![]),
+            ("Bad Gateway", "Bad Gateway", vec![]),
+            ("", "", vec![]),
+        ] {
+            let said = Said::read(body.as_bytes());
+            assert_eq!(said.message, message);
+            assert_eq!(said.words, words);
+        }
+    }
+
+    #[test]
+    fn statuses_and_words_make_the_kind() {
+        use ProviderErrorKind as Kind;
+        let said = |message: &str, word: &str| Said {
+            message: message.into(),
+            words: vec![word.into()],
+            request_id: None,
+        };
+        for (status, message, word, kind) in [
+            (400, "bad", "invalid_request_error", Kind::Request),
+            (
+                400,
+                "prompt is too long: 9 tokens > 8 maximum",
+                "",
+                Kind::ContextTooLong,
+            ),
+            (400, "", "context_length_exceeded", Kind::ContextTooLong),
+            (400, "", "exceed_context_size_error", Kind::ContextTooLong),
+            (401, "", "", Kind::Auth),
+            (403, "", "", Kind::Auth),
+            (404, "", "", Kind::Request),
+            (408, "", "", Kind::Server),
+            (409, "", "", Kind::Server),
+            (413, "", "", Kind::Request),
+            (422, "", "", Kind::Request),
+            (429, "", "rate_limit_error", Kind::Overloaded),
+            (429, "", "insufficient_quota", Kind::Request),
+            (500, "", "", Kind::Server),
+            (503, "", "unavailable_error", Kind::Server),
+            (529, "", "overloaded_error", Kind::Overloaded),
+            (302, "", "", Kind::Request),
+            (204, "", "", Kind::Protocol),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(
+                kind_of_status(status, &said(message, word)),
+                kind,
+                "{status} {message}"
+            );
+        }
+        assert_eq!(said("", "api_error").kind(), Kind::Server);
+        assert_eq!(said("", "rate_limit_error").kind(), Kind::Overloaded);
+        assert_eq!(said("", "invalid_request_error").kind(), Kind::Request);
+        assert_eq!(said("", "authentication_error").kind(), Kind::Auth);
+        assert_eq!(said("prompt is too long", "").kind(), Kind::ContextTooLong);
+    }
 }

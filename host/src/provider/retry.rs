@@ -83,3 +83,94 @@ pub(super) fn should_retry(headers: &HeaderMap) -> Option<bool> {
 pub(super) fn random() -> f64 {
     getrandom::u32().map_or(0.0, |n| f64::from(n) / f64::from(u32::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn waits_double_up_to_the_cap_and_vary_downwards() {
+        let retries = Retries {
+            max: 6,
+            ..Retries::default()
+        };
+        let wait = |attempt, random| retries.wait(attempt, None, random).map(|w| w.as_millis());
+        let waits: Vec<_> = (1..=7).map(|attempt| wait(attempt, 0.0)).collect();
+        assert_eq!(
+            waits,
+            [
+                Some(500),
+                Some(1000),
+                Some(2000),
+                Some(4000),
+                Some(8000),
+                Some(8000),
+                None
+            ]
+        );
+        assert_eq!(wait(1, 1.0), Some(375));
+    }
+
+    #[test]
+    fn what_the_endpoint_asks_for_comes_first_within_bounds() {
+        let retries = Retries::default();
+        let asked = |wait| retries.wait(1, Some(wait), 0.0);
+        assert_eq!(
+            asked(Duration::from_secs(30)),
+            Some(Duration::from_secs(30))
+        );
+        assert_eq!(asked(Duration::ZERO), Some(retries.base));
+        assert_eq!(asked(Duration::from_secs(3600)), None);
+    }
+
+    #[test]
+    fn waits_are_read_in_every_form() {
+        let now = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
+        let asked = |pairs: &[(&'static str, &str)]| {
+            asked_wait(&headers(pairs), now).map(|wait| wait.as_millis())
+        };
+        assert_eq!(asked(&[("retry-after", "3")]), Some(3000));
+        assert_eq!(asked(&[("retry-after", " 1.5 ")]), Some(1500));
+        assert_eq!(
+            asked(&[("retry-after", "3"), ("retry-after-ms", "250")]),
+            Some(250)
+        );
+        assert_eq!(
+            asked(&[("retry-after", "3"), ("retry-after-ms", "soon")]),
+            Some(3000)
+        );
+        assert_eq!(
+            asked(&[("retry-after", "Wed, 21 Oct 2026 07:28:10 GMT")]),
+            Some(10_000)
+        );
+        assert_eq!(
+            asked(&[("retry-after", "Wed, 21 Oct 2026 07:27:00 GMT")]),
+            Some(0)
+        );
+        for nonsense in ["-3", "NaN", "1e300", "soon", ""] {
+            assert_eq!(asked(&[("retry-after", nonsense)]), None, "{nonsense}");
+        }
+        assert_eq!(asked(&[]), None);
+    }
+
+    #[test]
+    fn the_endpoint_may_say_whether() {
+        assert_eq!(
+            should_retry(&headers(&[("x-should-retry", "true")])),
+            Some(true)
+        );
+        assert_eq!(
+            should_retry(&headers(&[("x-should-retry", "false")])),
+            Some(false)
+        );
+        assert_eq!(should_retry(&headers(&[("x-should-retry", "maybe")])), None);
+        assert_eq!(should_retry(&headers(&[])), None);
+    }
+}
