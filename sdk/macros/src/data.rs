@@ -3,8 +3,8 @@
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{
-    Attribute, Data, DataEnum, DeriveInput, Error, Expr, Field, Fields, Generics, Ident, Result,
-    Type, ext::IdentExt, parse_quote, parse2,
+    Attribute, Data, DataEnum, DeriveInput, Error, Expr, Field, Fields, Generics, Ident, Path,
+    Result, Type, ext::IdentExt, parse_quote, parse2,
 };
 
 use crate::{
@@ -42,7 +42,15 @@ pub(crate) fn expand(role: Role, options: TokenStream, item: TokenStream) -> Res
         ));
     }
     let mut input: DeriveInput = parse2(item)?;
-    let both = take_attribute(&mut input.attrs, role.other());
+    let other = take_attribute(&mut input.attrs, role.other());
+    let both = other.is_some();
+    // Else its import would seem unused.
+    let other = other.map(|path| {
+        quote!(const _: () = {
+            #[allow(unused_imports)]
+            use #path as _;
+        };)
+    });
     let derive_deserialize = (both || role == Role::Args)
         .then(|| quote!(#[derive(::agentloop_sdk::__rt::serde::Deserialize)]));
     let derive_serialize = (both || role == Role::Output)
@@ -54,19 +62,19 @@ pub(crate) fn expand(role: Role, options: TokenStream, item: TokenStream) -> Res
         #derive_serialize
         #[serde(crate = "::agentloop_sdk::__rt::serde")]
         #input
+        #other
         #defaults
         #schema
     })
 }
 
 /// Takes the attribute of the other role off, if it is there.
-fn take_attribute(attributes: &mut Vec<Attribute>, role: Role) -> bool {
-    let before = attributes.len();
-    attributes.retain(|attribute| {
+fn take_attribute(attributes: &mut Vec<Attribute>, role: Role) -> Option<Path> {
+    let position = attributes.iter().position(|attribute| {
         let last = attribute.path().segments.last();
-        last.is_none_or(|segment| segment.ident != role.attribute())
-    });
-    attributes.len() < before
+        last.is_some_and(|segment| segment.ident == role.attribute())
+    })?;
+    Some(attributes.remove(position).path().clone())
 }
 
 /// Turns each `#[default(expression)]` into a function that serde calls.
@@ -378,4 +386,115 @@ fn enumeration(data: &DataEnum, container: &Container) -> Result<TokenStream> {
     let names = has_names
         .then(|| quote!(::agentloop_sdk::__rt::Variant { name: "", doc: "", node: &#names },));
     Ok(quote!(::agentloop_sdk::__rt::Node::AnyOf(&[#names #others])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_that_a_schema_cannot_express_says_why() {
+        for (item, why) in [
+            (quote!(union U { a: u8 }), "a union has no schema"),
+            (
+                quote!(
+                    enum E {}
+                ),
+                "without variants",
+            ),
+            (
+                quote!(
+                    #[serde(from = "A")]
+                    struct S {
+                        a: u8,
+                    }
+                ),
+                "serde's `from`",
+            ),
+            (
+                quote!(
+                    #[serde(rename_all = "Title Case")]
+                    struct S {
+                        a: u8,
+                    }
+                ),
+                "no such case",
+            ),
+            (
+                quote!(
+                    #[serde(rename_all(serialize = "lowercase"))]
+                    struct S {
+                        a: u8,
+                    }
+                ),
+                "one name for both",
+            ),
+            (
+                quote!(
+                    struct S {
+                        #[serde(alias = "b")]
+                        a: u8,
+                    }
+                ),
+                "serde's `alias`",
+            ),
+            (
+                quote!(
+                    struct S {
+                        #[serde(deserialize_with = "f")]
+                        a: u8,
+                    }
+                ),
+                "serde's `deserialize_with`",
+            ),
+            (
+                quote!(
+                    struct S {
+                        #[serde(rename(serialize = "b"))]
+                        a: u8,
+                    }
+                ),
+                "one name for both",
+            ),
+            (
+                quote!(
+                    struct S(u8, #[serde(default)] u8);
+                ),
+                "fields without names",
+            ),
+            (
+                quote!(
+                    struct S<T> {
+                        #[default(1)]
+                        a: T,
+                    }
+                ),
+                "use `#[serde(default)]`",
+            ),
+            (
+                quote!(
+                    enum E {
+                        A,
+                        #[serde(other)]
+                        B,
+                    }
+                ),
+                "serde's `other`",
+            ),
+        ] {
+            match expand(Role::Args, TokenStream::new(), item) {
+                Ok(_) => panic!("accepted, instead of: {why}"),
+                Err(error) => assert!(error.to_string().contains(why), "{error}"),
+            }
+        }
+        let error = expand(
+            Role::Output,
+            quote!(x),
+            quote!(
+                struct S;
+            ),
+        )
+        .unwrap_err();
+        assert_eq!(error.to_string(), "`#[output]` takes no options");
+    }
 }

@@ -19,7 +19,7 @@ pub(crate) fn text(attributes: &[Attribute]) -> String {
             ..
         }) = &attribute.meta
         {
-            for line in text.value().lines() {
+            for line in text.value().split('\n') {
                 lines.push(line.strip_prefix(' ').unwrap_or(line).trim_end().to_owned());
             }
         }

@@ -346,3 +346,210 @@ fn optional(text: Option<&syn::LitStr>) -> TokenStream {
         None => quote!(::core::option::Option::None),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refused(options: TokenStream, item: TokenStream, why: &str) {
+        match expand(options, item) {
+            Ok(_) => panic!("accepted, instead of: {why}"),
+            Err(error) => assert!(error.to_string().contains(why), "{error}"),
+        }
+    }
+
+    #[test]
+    fn a_function_that_cannot_be_a_tool_says_why() {
+        let documented = |item: TokenStream| quote!(#[doc = " Does."] #item);
+        for (item, why) in [
+            (
+                quote!(
+                    fn f() {}
+                ),
+                "write a doc comment",
+            ),
+            (
+                quote!(
+                    #[doc = "  "]
+                    fn f() {}
+                ),
+                "write a doc comment",
+            ),
+            (
+                quote!(
+                    struct S;
+                ),
+                "belongs on a function",
+            ),
+            (
+                documented(quote!(
+                    async fn f() {}
+                )),
+                "not `async`",
+            ),
+            (
+                documented(quote!(
+                    fn f<T>(t: T) {}
+                )),
+                "no type parameters",
+            ),
+            (
+                documented(quote!(
+                    fn f<'a>(t: A<'a>) {}
+                )),
+                "no type parameters",
+            ),
+            (
+                documented(quote!(
+                    unsafe fn f() {}
+                )),
+                "plain function",
+            ),
+            (
+                documented(quote!(
+                    extern "C" fn f() {}
+                )),
+                "plain function",
+            ),
+            (
+                documented(quote!(
+                    fn f(&self) {}
+                )),
+                "belongs to no type",
+            ),
+            (
+                documented(quote!(
+                    fn f(city: &str) {}
+                )),
+                "`String` instead of `&str`",
+            ),
+            (
+                documented(quote!(
+                    fn f((a, b): (u8, u8)) {}
+                )),
+                "plain name",
+            ),
+            (
+                documented(quote!(
+                    fn f(a: impl Sized) {}
+                )),
+                "definite type",
+            ),
+            (
+                documented(quote!(
+                    fn f(#[other] a: u8) {}
+                )),
+                "stand doc comments",
+            ),
+            (
+                documented(quote!(
+                    fn f(#[serde(with = "m")] a: u8) {}
+                )),
+                "serde's `with`",
+            ),
+            (
+                documented(quote!(
+                    fn f(#[serde(skip)] a: u8) {}
+                )),
+                "can't be skipped",
+            ),
+            (
+                documented(quote!(
+                    fn grüße() {}
+                )),
+                "1 to 64 of",
+            ),
+        ] {
+            refused(TokenStream::new(), item, why);
+        }
+    }
+
+    #[test]
+    fn options_that_make_no_sense_say_why() {
+        for (options, why) in [
+            (quote!(frobnicate), "unknown option; known are `name`"),
+            (
+                quote!(read_only, destructive),
+                "either `read_only` or `destructive`",
+            ),
+            (quote!(open_world, closed_world), "said already"),
+            (quote!(name = "a b"), "1 to 64 of"),
+            (quote!(name = ""), "1 to 64 of"),
+            (quote!(timeout = "10"), "whole number with a unit"),
+            (quote!(timeout = "1.5s"), "whole number with a unit"),
+            (quote!(timeout = "0s"), "whole number with a unit"),
+            (
+                quote!(timeout = "99999999999999999999s"),
+                "whole number with a unit",
+            ),
+            (
+                quote!(timeout = "9999999999999999h"),
+                "whole number with a unit",
+            ),
+            (quote!(http("https://a.example")), "why the tool needs this"),
+            (
+                quote!(http("https://a.example", reason = " ")),
+                "why the tool needs this",
+            ),
+            (
+                quote!(http("a.example", reason = "r")),
+                "begins with `https://`",
+            ),
+            (quote!(http("https://a.example/", reason = "r")), "no path"),
+            (
+                quote!(http("https://u@a.example", reason = "r")),
+                "no path, query or user",
+            ),
+            (
+                quote!(http("https://a.*.example", reason = "r")),
+                "names a host",
+            ),
+            (
+                quote!(http("https://a.example", methods = ["get"], reason = "r")),
+                "in capitals",
+            ),
+            (
+                quote!(http("https://a.example", methods = [GET], reason = "r")),
+                "is a text",
+            ),
+            (
+                quote!(http("https://a.example", read, reason = "r")),
+                "takes `methods`",
+            ),
+            (quote!(folder("/notes", reason = "r")), "`read` or `write`"),
+            (
+                quote!(folder("/notes", read, write, reason = "r")),
+                "either `read` or `write`",
+            ),
+            (quote!(folder("notes", read, reason = "r")), "absolute path"),
+            (
+                quote!(folder("/a/../b", read, reason = "r")),
+                "absolute path",
+            ),
+            (quote!(folder("/a/", read, reason = "r")), "absolute path"),
+            (quote!(folder("/", read, reason = "r")), "absolute path"),
+            (quote!(env("A=B", reason = "r")), "exact name"),
+            (quote!(env("A*", reason = "r")), "exact name"),
+            (quote!(env("A", write, reason = "r")), "`reason` alone"),
+            (quote!(env("A", because = "r")), "unknown; known are"),
+        ] {
+            refused(
+                options,
+                quote!(
+                    #[doc = " Does."]
+                    fn f() {}
+                ),
+                why,
+            );
+        }
+        let long = "x".repeat(8 * 1024 + 1);
+        refused(
+            quote!(description = #long),
+            quote!(
+                fn f() {}
+            ),
+            "the host takes 8192",
+        );
+    }
+}
