@@ -1,0 +1,62 @@
+//! The text of a fresh settings file: every key, what it is, and its default, all commented out.
+
+use std::fmt::Write as _;
+
+use super::{
+    key::{Default_, Entry},
+    keys,
+};
+
+/// What `init` writes. As it stands it sets nothing and so allows nothing; with each `# key = value` uncommented
+/// it sets exactly the defaults.
+pub fn project_template() -> String {
+    let mut text = String::from(
+        "# Settings of this project. A line `# key = value` shows the default; remove the `# ` to change it.\n\
+         # A flag or an environment variable comes before this file, the user's own file after it.\n",
+    );
+    let mut table = "";
+    for entry in keys::ALL {
+        let Some((in_table, key)) = place(entry) else {
+            continue;
+        };
+        if in_table != table {
+            table = in_table;
+            let _ = write!(text, "\n[{table}]");
+        }
+        let _ = write!(text, "\n# {}\n", entry.doc.trim());
+        let _ = match entry.default {
+            Default_::Is(literal) => writeln!(text, "# {key} = {literal}"),
+            Default_::Found { example } => writeln!(text, "#   for example: {key} = {example}"),
+        };
+    }
+    text.push_str(
+        "\n# What a plugin may reach on this machine, by the plugin's name; a component gets what it requests\n\
+         # and is granted here, and nothing else. Paths are relative to this file.\n\
+         #   for example:\n\
+         #   [grants.files]\n",
+    );
+    let prefix = format!("grants.{}.", keys::ANY_PLUGIN);
+    for (entry, key) in
+        keys::ALL.iter().filter_map(|entry| Some((entry, entry.path.strip_prefix(&prefix)?)))
+    {
+        let example = match (key, entry.default) {
+            ("folders", _) => r#"[{ path = "notes", as = "/notes", access = "write" }]"#,
+            ("http", _) => r#"["https://api.example.org"]"#,
+            ("env", _) => r#"["HOME_CITY"]"#,
+            (_, Default_::Is(example) | Default_::Found { example }) => example,
+        };
+        let _ = writeln!(text, "#   {key} = {example}    # {}", entry.doc.trim());
+    }
+    text
+}
+
+/// The table and the key in it, unless it is a plugin's.
+fn place(entry: &Entry) -> Option<(&'static str, &'static str)> {
+    if entry.path.contains(keys::ANY_PLUGIN) {
+        return None;
+    }
+    Some(match entry.path.split_once('.') {
+        Some((table, key)) => (table, key),
+        None => ("", entry.path),
+    })
+}
