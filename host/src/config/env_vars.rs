@@ -27,13 +27,28 @@ pub struct EnvVar {
 
 /// Variables with names of their own; the providers' under the names that other programs use as well.
 const NAMED: [(&str, &str); 7] = [
-    (CONFIG, "The project file, instead of `agentloop.toml` in the working directory."),
+    (
+        CONFIG,
+        "The project file, instead of `agentloop.toml` in the working directory.",
+    ),
     ("ANTHROPIC_API_KEY", "The key of the provider `anthropic`."),
-    ("ANTHROPIC_API_KEY_FILE", "A file that holds the key of the provider `anthropic`."),
-    ("ANTHROPIC_BASE_URL", "Where the provider `anthropic` is reached, unless `AGENTLOOP_BASE_URL` is set."),
+    (
+        "ANTHROPIC_API_KEY_FILE",
+        "A file that holds the key of the provider `anthropic`.",
+    ),
+    (
+        "ANTHROPIC_BASE_URL",
+        "Where the provider `anthropic` is reached, unless `AGENTLOOP_BASE_URL` is set.",
+    ),
     ("OPENAI_API_KEY", "The key of the provider `openai`."),
-    ("OPENAI_API_KEY_FILE", "A file that holds the key of the provider `openai`."),
-    ("OPENAI_BASE_URL", "Where the provider `openai` is reached, unless `AGENTLOOP_BASE_URL` is set."),
+    (
+        "OPENAI_API_KEY_FILE",
+        "A file that holds the key of the provider `openai`.",
+    ),
+    (
+        "OPENAI_BASE_URL",
+        "Where the provider `openai` is reached, unless `AGENTLOOP_BASE_URL` is set.",
+    ),
 ];
 
 /// All variables, in the order in which people read them.
@@ -43,11 +58,14 @@ pub fn all() -> Vec<EnvVar> {
         key: None,
         doc,
     });
-    let of_keys = keys::ALL.iter().filter(|entry| entry.form != Form::FileOnly).map(|entry| EnvVar {
-        name: name_of(entry),
-        key: Some(entry.path),
-        doc: entry.doc.trim(),
-    });
+    let of_keys = keys::ALL
+        .iter()
+        .filter(|entry| entry.form != Form::FileOnly)
+        .map(|entry| EnvVar {
+            name: name_of(entry),
+            key: Some(entry.path),
+            doc: entry.doc.trim(),
+        });
     named.chain(of_keys).collect()
 }
 
@@ -85,7 +103,9 @@ impl fmt::Debug for Environment {
 
 impl<N: Into<OsString>, V: Into<OsString>> FromIterator<(N, V)> for Environment {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
-        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
+        let variables = variables
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()));
         Self(variables.filter(|(_, value)| !value.is_empty()).collect())
     }
 }
@@ -130,13 +150,17 @@ impl Environment {
                     fault("grants stand in a settings file only".to_owned());
                 }
                 (None, _) => {
-                    fault(match nearest(&name, known.iter().map(|var| var.name.as_str())) {
-                        Some(near) => format!("no such variable; did you mean `{near}`?"),
-                        None => "no such variable; `config env` lists all".to_owned(),
-                    });
+                    fault(
+                        match nearest(&name, known.iter().map(|var| var.name.as_str())) {
+                            Some(near) => format!("no such variable; did you mean `{near}`?"),
+                            None => "no such variable; `config env` lists all".to_owned(),
+                        },
+                    );
                 }
                 (Some(_), None) => fault("its value is not Unicode text".to_owned()),
-                (Some(entry), Some(text)) => layer.set(entry.path, from_text(entry.form, text, &origin)),
+                (Some(entry), Some(text)) => {
+                    layer.set(entry.path, from_text(entry.form, text, &origin))
+                }
             }
         }
         layer
@@ -149,11 +173,14 @@ fn from_text(form: Form, text: &str, origin: &Origin) -> Node {
         Form::Word | Form::FileOnly => Node::text(text, origin.clone()),
         Form::Bare => bare(text, origin),
         Form::List if text.trim_start().starts_with('[') => {
-            node::parse_literal(text.trim(), origin).unwrap_or_else(|| Node::text(text, origin.clone()))
+            node::parse_literal(text.trim(), origin)
+                .unwrap_or_else(|| Node::text(text, origin.clone()))
         }
         Form::List => Node {
             value: Value::List(
-                text.split(',').map(|element| Node::text(element.trim(), origin.clone())).collect(),
+                text.split(',')
+                    .map(|element| Node::text(element.trim(), origin.clone()))
+                    .collect(),
             ),
             origin: origin.clone(),
         },

@@ -22,7 +22,10 @@ pub(super) fn folders(node: &Node, key: &str, cx: &mut Context) -> Option<Vec<Wr
     let folders = key::list(node, key, "a list of folders", cx, folder)?;
     for (i, folder) in folders.iter().enumerate() {
         let path = &folder.grant.guest_path;
-        if folders[..i].iter().any(|other| other.grant.guest_path == *path) {
+        if folders[..i]
+            .iter()
+            .any(|other| other.grant.guest_path == *path)
+        {
             cx.faults.push(node.fault(format!(
                 "`{key}` opens two folders as `{}`; give one of them another `as`",
                 shown(path)
@@ -45,7 +48,8 @@ fn folder(node: &Node, key: &str, cx: &mut Context) -> Option<WrittenFolder> {
                 }
             };
             let Some(path) = fields[0] else {
-                cx.faults.push(node.fault(format!("`{key}` has a folder without `path`")));
+                cx.faults
+                    .push(node.fault(format!("`{key}` has a folder without `path`")));
                 return None;
             };
             (path, fields[1], access)
@@ -67,7 +71,9 @@ fn folder(node: &Node, key: &str, cx: &mut Context) -> Option<WrittenFolder> {
             text
         }
         None => match Path::new(&written).components().next_back() {
-            Some(Component::Normal(name)) if written != "~" => format!("/{}", name.to_string_lossy()),
+            Some(Component::Normal(name)) if written != "~" => {
+                format!("/{}", name.to_string_lossy())
+            }
             _ => {
                 cx.faults.push(path.fault(format!(
                     "`{key}` has the folder `{}`, which has no name; add `as = \"/name\"`",
@@ -107,7 +113,13 @@ fn existing_folder(node: &Node, key: &str, written: &str, cx: &mut Context) -> O
 }
 
 /// A tool that could write there could grant itself anything, or plant native code.
-fn check_not_closed(node: &Node, key: &str, written: &str, path: &Path, cx: &mut Context) -> Option<()> {
+fn check_not_closed(
+    node: &Node,
+    key: &str,
+    written: &str,
+    path: &Path,
+    cx: &mut Context,
+) -> Option<()> {
     let overlaps = |own: &&PathBuf| path.starts_with(own) || own.starts_with(path);
     let Some(closed) = cx.closed_to_tools.iter().find(overlaps) else {
         return Some(());
@@ -130,7 +142,10 @@ fn check_guest_path(text: &str) -> Result<(), &'static str> {
     if text.contains('\\') || text.contains(char::is_control) {
         return Err("it holds a character that paths of components do not have");
     }
-    if inside.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
+    if inside
+        .split('/')
+        .any(|segment| matches!(segment, "" | "." | ".."))
+    {
         return Err("it has an empty segment, `.` or `..`");
     }
     Ok(())
@@ -141,7 +156,8 @@ pub(super) fn http(node: &Node, key: &str, cx: &mut Context) -> Option<HttpGrant
         Value::Table(_) => {
             let fields = fields(node, key, &["origin", "methods"], cx)?;
             let Some(origin) = fields[0] else {
-                cx.faults.push(node.fault(format!("`{key}` has an entry without `origin`")));
+                cx.faults
+                    .push(node.fault(format!("`{key}` has an entry without `origin`")));
                 return None;
             };
             let methods = match fields[1] {
@@ -170,7 +186,9 @@ fn methods(node: &Node, key: &str, cx: &mut Context) -> Option<Vec<String>> {
     let methods = key::list(node, key, "a list of methods", cx, |node, key, cx| {
         let method = key::text(node, key, cx)?.to_ascii_uppercase();
         let is_method = method.len() <= MAX_METHOD_BYTES
-            && method.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && method
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
             && method != "CONNECT";
         if !is_method {
             cx.faults.push(node.fault(format!(
@@ -201,12 +219,18 @@ pub(super) fn environment(node: &Node, key: &str, cx: &mut Context) -> Option<St
     } else {
         return Some(name);
     };
-    cx.faults.push(node.fault(format!("`{key}` names `{}`: {why}", shown(&name))));
+    cx.faults
+        .push(node.fault(format!("`{key}` names `{}`: {why}", shown(&name))));
     None
 }
 
 /// The members of an inline table in the order of their names, after a check that there are no others.
-fn fields<'a>(node: &'a Node, key: &str, names: &[&'static str], cx: &mut Context) -> Option<Vec<Option<&'a Node>>> {
+fn fields<'a>(
+    node: &'a Node,
+    key: &str,
+    names: &[&'static str],
+    cx: &mut Context,
+) -> Option<Vec<Option<&'a Node>>> {
     let mut known = true;
     for member in node.members() {
         if names.contains(&member.key.as_str()) {

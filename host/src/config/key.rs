@@ -60,7 +60,8 @@ pub(super) struct Key<T> {
 type Cx<'a> = &'a mut Context;
 
 fn wrong<T>(node: &Node, path: &str, wanted: &str, cx: Cx<'_>) -> Option<T> {
-    cx.faults.push(node.fault(format!("`{path}` wants {wanted}, got {}", node.in_words())));
+    cx.faults
+        .push(node.fault(format!("`{path}` wants {wanted}, got {}", node.in_words())));
     None
 }
 
@@ -98,7 +99,11 @@ fn is_none(node: &Node) -> bool {
     matches!(&node.value, Value::Text(text) if text == "none")
 }
 
-pub(super) fn count_or_none<N: TryFrom<i64>>(node: &Node, path: &str, cx: Cx<'_>) -> Option<Option<N>> {
+pub(super) fn count_or_none<N: TryFrom<i64>>(
+    node: &Node,
+    path: &str,
+    cx: Cx<'_>,
+) -> Option<Option<N>> {
     if is_none(node) {
         return Some(None);
     }
@@ -108,7 +113,11 @@ pub(super) fn count_or_none<N: TryFrom<i64>>(node: &Node, path: &str, cx: Cx<'_>
     }
 }
 
-pub(super) fn duration_or_none(node: &Node, path: &str, cx: Cx<'_>) -> Option<Option<std::time::Duration>> {
+pub(super) fn duration_or_none(
+    node: &Node,
+    path: &str,
+    cx: Cx<'_>,
+) -> Option<Option<std::time::Duration>> {
     const WANTED: &str = "a duration such as \"500ms\", \"30s\", \"5m\" or \"2h\", or \"none\"";
     if is_none(node) {
         return Some(None);
@@ -124,7 +133,8 @@ pub(super) fn duration_or_none(node: &Node, path: &str, cx: Cx<'_>) -> Option<Op
 
 fn wrong_because<T>(node: &Node, path: &str, wanted: &str, why: &str, cx: Cx<'_>) -> Option<T> {
     let got = node.in_words();
-    cx.faults.push(node.fault(format!("`{path}` wants {wanted}, got {got}: {why}")));
+    cx.faults
+        .push(node.fault(format!("`{path}` wants {wanted}, got {got}: {why}")));
     None
 }
 
@@ -217,21 +227,22 @@ pub(super) fn base_url(node: &Node, path: &str, cx: Cx<'_>) -> Option<Option<Str
             )));
             return None;
         }
-        Ok(url) if url.query().is_some() || url.fragment().is_some() => "it has a query or fragment",
+        Ok(url) if url.query().is_some() || url.fragment().is_some() => {
+            "it has a query or fragment"
+        }
         Ok(_) => return Some(Some(written.trim_end_matches('/').to_owned())),
     };
     wrong_because(node, path, WANTED, why, cx)
 }
 
 /// One of a few words.
-pub(super) fn word<T: Copy>(
-    node: &Node,
-    path: &str,
-    words: &[(&str, T)],
-    cx: Cx<'_>,
-) -> Option<T> {
+pub(super) fn word<T: Copy>(node: &Node, path: &str, words: &[(&str, T)], cx: Cx<'_>) -> Option<T> {
     let known = words.iter().map(|(word, _)| *word);
-    let wanted = known.clone().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
+    let wanted = known
+        .clone()
+        .map(|word| format!("\"{word}\""))
+        .collect::<Vec<_>>()
+        .join(", ");
     let wanted = format!("one of {wanted}");
     let Value::Text(text) = &node.value else {
         return wrong(node, path, &wanted, cx);
@@ -240,7 +251,13 @@ pub(super) fn word<T: Copy>(
         return Some(*value);
     }
     match super::origin::nearest(text, known) {
-        Some(near) => wrong_because(node, path, &wanted, &format!("did you mean \"{near}\"?"), cx),
+        Some(near) => wrong_because(
+            node,
+            path,
+            &wanted,
+            &format!("did you mean \"{near}\"?"),
+            cx,
+        ),
         None => wrong(node, path, &wanted, cx),
     }
 }

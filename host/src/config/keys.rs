@@ -58,7 +58,7 @@ keys! {
         key::paths_or_unset;
     /// The tools that a run sees, as `plugin.tool` with the patterns `*` and `?`.
     TOOLS: Vec<ToolPattern> = "tools", List, is("[\"*\"]"),
-        Weight::Stricter(|new, without| new == without || *without == ToolPattern::parse("*").into_iter().collect::<Vec<_>>()),
+        Weight::Stricter(no_wider_tools),
         |n, p, cx| key::list(n, p, "a list of `plugin.tool` patterns", cx, tool_pattern);
     /// The file that a scripted model speaks from.
     SCRIPT: Option<PathBuf> = "script", Word, found("\"script.json\""), Weight::Free, key::path_or_unset;
@@ -160,6 +160,11 @@ keys! {
 
 /// Stands in a path for the name of a plugin.
 pub(super) const ANY_PLUGIN: &str = "<plugin>";
+
+/// Whether a pattern is inside others is not decided; everything is inside `*`.
+fn no_wider_tools(new: &Vec<ToolPattern>, without: &Vec<ToolPattern>) -> bool {
+    new == without || without.iter().any(ToolPattern::matches_all)
+}
 
 fn rules(node: &Node, path: &str, cx: &mut super::layers::Context) -> Option<Vec<Rule>> {
     key::list(node, path, "a list of rules", cx, |node, path, cx| {

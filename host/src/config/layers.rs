@@ -188,8 +188,4 @@ impl Layers {
             None => self.shown.push(new),
         }
     }
-
-    pub(super) fn is_set(&self, path: &str) -> bool {
-        self.shown.iter().any(|shown| shown.key == path)
-    }
 }

@@ -156,7 +156,11 @@ impl Node {
 }
 
 /// Reads a TOML document. All its syntax faults are found at once.
-pub(super) fn parse(text: &str, at: impl Fn(FileLine) -> Origin, file: &Arc<str>) -> Result<Node, Vec<Fault>> {
+pub(super) fn parse(
+    text: &str,
+    at: impl Fn(FileLine) -> Origin,
+    file: &Arc<str>,
+) -> Result<Node, Vec<Fault>> {
     let reader = Reader { text, at, file };
     let (table, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
@@ -217,14 +221,18 @@ impl<At: Fn(FileLine) -> Origin> Reader<'_, At> {
         let origin = self.origin(value.span());
         let value = match value.get_ref() {
             DeValue::String(text) => Value::Text(text.to_string()),
-            DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
-                Ok(number) => Value::Integer(number),
-                Err(_) => Value::Other("a number beyond all bounds"),
-            },
+            DeValue::Integer(number) => {
+                match i64::from_str_radix(number.as_str(), number.radix()) {
+                    Ok(number) => Value::Integer(number),
+                    Err(_) => Value::Other("a number beyond all bounds"),
+                }
+            }
             DeValue::Float(_) => Value::Other("a number with a fraction"),
             DeValue::Boolean(flag) => Value::Boolean(*flag),
             DeValue::Datetime(_) => Value::Other("a date"),
-            DeValue::Array(elements) => Value::List(elements.iter().map(|e| self.node(e)).collect()),
+            DeValue::Array(elements) => {
+                Value::List(elements.iter().map(|e| self.node(e)).collect())
+            }
             DeValue::Table(members) => self.table(members),
         };
         Node { value, origin }

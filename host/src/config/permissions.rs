@@ -10,6 +10,7 @@ mod rule;
 
 use serde_json::{Map, Value};
 
+pub(in crate::config) use self::append::with_allow_rule;
 pub use self::{
     append::{AppendError, append_allow},
     rule::{InvalidRule, MAX_RULE_BYTES, Miss, Rule, ToolPattern},

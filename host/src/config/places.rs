@@ -34,7 +34,10 @@ impl Places {
             home: base.home_dir().to_owned(),
             config_dir: base.config_dir().join(FOLDER),
             data_dir: base.data_dir().join(FOLDER),
-            state_dir: base.state_dir().unwrap_or_else(|| base.data_dir()).join(FOLDER),
+            state_dir: base
+                .state_dir()
+                .unwrap_or_else(|| base.data_dir())
+                .join(FOLDER),
             cache_dir: base.cache_dir().join(FOLDER),
         })
     }

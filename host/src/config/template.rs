@@ -12,7 +12,8 @@ use super::{
 pub fn project_template() -> String {
     let mut text = String::from(
         "# Settings of this project. A line `# key = value` shows the default; remove the `# ` to change it.\n\
-         # A flag or an environment variable comes before this file, the user's own file after it.\n",
+         # A flag or an environment variable comes before this file, the user's own file after it.\n\
+         # What this file grants or loosens counts once the file, as it stands, is trusted.\n",
     );
     let mut table = "";
     for entry in keys::ALL {
@@ -23,7 +24,8 @@ pub fn project_template() -> String {
             table = in_table;
             let _ = write!(text, "\n[{table}]");
         }
-        let _ = write!(text, "\n# {}\n", entry.doc.trim());
+        text.push('\n');
+        push_comment(&mut text, "# ", entry.doc.trim());
         let _ = match entry.default {
             Default_::Is(literal) => writeln!(text, "# {key} = {literal}"),
             Default_::Found { example } => writeln!(text, "#   for example: {key} = {example}"),
@@ -36,8 +38,9 @@ pub fn project_template() -> String {
          #   [grants.files]\n",
     );
     let prefix = format!("grants.{}.", keys::ANY_PLUGIN);
-    for (entry, key) in
-        keys::ALL.iter().filter_map(|entry| Some((entry, entry.path.strip_prefix(&prefix)?)))
+    for (entry, key) in keys::ALL
+        .iter()
+        .filter_map(|entry| Some((entry, entry.path.strip_prefix(&prefix)?)))
     {
         let example = match (key, entry.default) {
             ("folders", _) => r#"[{ path = "notes", as = "/notes", access = "write" }]"#,
@@ -45,9 +48,31 @@ pub fn project_template() -> String {
             ("env", _) => r#"["HOME_CITY"]"#,
             (_, Default_::Is(example) | Default_::Found { example }) => example,
         };
-        let _ = writeln!(text, "#   {key} = {example}    # {}", entry.doc.trim());
+        push_comment(&mut text, "#   # ", entry.doc.trim());
+        let _ = writeln!(text, "#   {key} = {example}");
     }
     text
+}
+
+/// Broken into lines at blanks.
+fn push_comment(text: &mut String, prefix: &str, comment: &str) {
+    const MAX_COLUMNS: usize = 100;
+    let mut column = MAX_COLUMNS;
+    for word in comment.split(' ') {
+        let width = 1 + word.chars().count();
+        if column + width > MAX_COLUMNS {
+            if !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text.push_str(prefix);
+            column = prefix.len();
+        } else {
+            text.push(' ');
+        }
+        text.push_str(word);
+        column += width;
+    }
+    text.push('\n');
 }
 
 /// The table and the key in it, unless it is a plugin's.

@@ -76,9 +76,8 @@ impl TrustStore {
         let Some(path) = project.path.to_str() else {
             return Ok(false);
         };
-        Ok(entries(&document).any(|entry| {
-            is_text(entry, "file", path) && is_text(entry, "sha256", &project.sha256)
-        }))
+        Ok(entries(&document)
+            .any(|entry| is_text(entry, "file", path) && is_text(entry, "sha256", &project.sha256)))
     }
 
     /// Trusts this content of this file, and no other content of it. `project` is what the person was shown.
@@ -152,7 +151,9 @@ impl TrustStore {
             Err(error) => Err(error),
         };
         match text {
-            Ok(text) => text.parse().map_err(|_| TrustError::Broken { path: path() }),
+            Ok(text) => text
+                .parse()
+                .map_err(|_| TrustError::Broken { path: path() }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(DocumentMut::new()),
             Err(source) => Err(TrustError::Read {
                 path: path(),
@@ -163,7 +164,11 @@ impl TrustStore {
 }
 
 fn entries(document: &DocumentMut) -> impl Iterator<Item = &Table> {
-    document.get("project").and_then(Item::as_array_of_tables).into_iter().flatten()
+    document
+        .get("project")
+        .and_then(Item::as_array_of_tables)
+        .into_iter()
+        .flatten()
 }
 
 fn is_text(entry: &Table, key: &str, text: &str) -> bool {
@@ -171,5 +176,8 @@ fn is_text(entry: &Table, key: &str, text: &str) -> bool {
 }
 
 fn sha256(content: &[u8]) -> String {
-    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(content)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }

@@ -44,7 +44,9 @@ pub(super) fn parse_size(text: &str) -> Result<u64, &'static str> {
 }
 
 fn split_unit(text: &str) -> Result<(u64, &str), &'static str> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (count, unit) = text.split_at(end);
     if count.is_empty() {
         return Err("it has to begin with a whole number");

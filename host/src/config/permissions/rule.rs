@@ -158,6 +158,12 @@ impl ToolPattern {
         self.plugin.matches(plugin, Case::Matters) && self.tool.matches(tool, Case::Matters)
     }
 
+    /// `*`, alone or for both parts.
+    pub fn matches_all(&self) -> bool {
+        let any = [Token::AnyRun];
+        self.plugin.0 == any && self.tool.0 == any
+    }
+
     fn parse_name(name: &str) -> Result<Self, &'static str> {
         if name.is_empty() {
             return Err("it names no tool");
