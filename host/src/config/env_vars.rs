@@ -150,12 +150,13 @@ impl Environment {
                     fault("grants stand in a settings file only".to_owned());
                 }
                 (None, _) => {
-                    fault(
-                        match nearest(&name, known.iter().map(|var| var.name.as_str())) {
-                            Some(near) => format!("no such variable; did you mean `{near}`?"),
-                            None => "no such variable; `config env` lists all".to_owned(),
-                        },
-                    );
+                    let own = known.iter().filter_map(|var| var.name.strip_prefix(PREFIX));
+                    fault(match nearest(&name[PREFIX.len()..], own) {
+                        Some(near) => {
+                            format!("no such variable; did you mean `{PREFIX}{near}`?")
+                        }
+                        None => "no such variable; names are a key with `AGENTLOOP_` in front, such as `AGENTLOOP_LIMITS__MAX_TOKENS`".to_owned(),
+                    });
                 }
                 (Some(_), None) => fault("its value is not Unicode text".to_owned()),
                 (Some(entry), Some(text)) => {

@@ -8,7 +8,6 @@ use std::{
 };
 
 use super::{
-    key::Entry,
     keys,
     node::{self, MAX_FILE_BYTES, Node, Value},
     origin::{Fault, FileLine, Origin, nearest},
@@ -138,8 +137,16 @@ fn unknown_key(prefix: &str, key: &str) -> String {
             join(prefix, near)
         );
     }
-    let elsewhere = |entry: &&Entry| entry.path.rsplit('.').next() == Some(key);
-    if let Some(entry) = keys::ALL.iter().find(elsewhere) {
+    // at the top stands what was meant for a table; elsewhere a likeness says little
+    let names = keys::ALL.iter().map(|entry| last_part(entry.path));
+    let elsewhere = match prefix {
+        "" => nearest(key, names),
+        _ => Some(key),
+    };
+    if let Some(entry) = keys::ALL
+        .iter()
+        .find(|entry| Some(last_part(entry.path)) == elsewhere)
+    {
         return format!("there is no key `{path}`; did you mean `{}`?", entry.path);
     }
     let here = here.into_iter().collect::<Vec<_>>().join(", ");
@@ -147,6 +154,10 @@ fn unknown_key(prefix: &str, key: &str) -> String {
         "" => format!("there is no key `{path}`; known are {here}"),
         prefix => format!("there is no key `{path}`; known in `[{prefix}]` are {here}"),
     }
+}
+
+fn last_part(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
 }
 
 /// The names directly below a path.

@@ -125,7 +125,7 @@ impl Node {
     /// As TOML on one line.
     pub(super) fn literal(&self) -> String {
         match &self.value {
-            Value::Text(text) => toml_edit::Value::from(text.as_str()).to_string(),
+            Value::Text(text) => quoted(text),
             Value::Integer(number) => number.to_string(),
             Value::Boolean(flag) => flag.to_string(),
             Value::List(elements) => {
@@ -153,6 +153,24 @@ impl Node {
             Value::Other(words) => (*words).to_owned(),
         }
     }
+}
+
+/// A TOML string on one line, without characters that a terminal acts on.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\'' => quoted.push('\''),
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            c if c.escape_debug().len() == 1 => quoted.push(c),
+            c => quoted.push_str(&format!("\\U{:08X}", u32::from(c))),
+        }
+    }
+    quoted.push('"');
+    quoted
 }
 
 /// Reads a TOML document. All its syntax faults are found at once.

@@ -148,7 +148,9 @@ fn closed_to_tools(places: &Places) -> Vec<PathBuf> {
     let canonical = |path: &Path| {
         path.ancestors().find_map(|ancestor| {
             let rest = path.strip_prefix(ancestor).ok()?;
-            Some(ancestor.canonicalize().ok()?.join(rest))
+            let joined = ancestor.canonicalize().ok()?.join(rest);
+            // without the slash that joining nothing leaves
+            Some(joined.components().collect::<PathBuf>())
         })
     };
     [
@@ -168,7 +170,6 @@ fn read_all(layers: &mut Layers, inputs: &Inputs, project: ProjectFile) -> Setti
         .value(&keys::MODEL)
         .or_else(|| default_model(provider, layers));
     let base_url = base_url(provider, layers, inputs);
-    let api_key = api_key(provider, layers, inputs);
     let system = layers.value(&keys::SYSTEM);
     let plugin_dirs = match layers.value(&keys::PLUGIN_DIRS) {
         Some(dirs) => dirs,
@@ -184,6 +185,7 @@ fn read_all(layers: &mut Layers, inputs: &Inputs, project: ProjectFile) -> Setti
         tools_as_schema: layers.value(&keys::OPENAI_TOOLS_AS_SCHEMA),
         max_tokens_field: layers.value(&keys::OPENAI_MAX_TOKENS_FIELD),
     };
+    let api_key = api_key(provider, layers, inputs);
     let limits = run_limits(layers);
     let call_limits = Limits {
         timeout: layers.value(&keys::SANDBOX_TIMEOUT),

@@ -100,7 +100,11 @@ impl Desk {
         let Err(error) = Settings::resolve(&self.inputs()) else {
             panic!("no fault was found");
         };
-        error.faults.iter().map(|fault| self.without_folder(&fault.to_string())).collect()
+        error
+            .faults
+            .iter()
+            .map(|fault| self.without_folder(&fault.to_string()))
+            .collect()
     }
 
     fn fault(&self) -> String {
@@ -137,7 +141,10 @@ fn without_any_setting_the_defaults_hold() {
     assert_eq!(settings.model.as_deref(), Some("claude-opus-4-8"));
     assert_eq!(settings.plugin_dirs, [desk.home().join("data/plugins")]);
     assert_eq!(settings.call_limits, Limits::default());
-    assert_eq!(settings.sandbox.cache_dir, Some(desk.home().join("cache/cwasm")));
+    assert_eq!(
+        settings.sandbox.cache_dir,
+        Some(desk.home().join("cache/cwasm"))
+    );
     assert_eq!(settings.permissions.mode, Mode::Ask);
     assert_eq!(settings.grants_for(&plugin("files")), Default::default());
     assert!(settings.withheld.is_empty() && settings.notes.is_empty());
@@ -168,7 +175,8 @@ fn each_line_of_config_show_names_its_origin() {
         "system = '''\nTwo\nlines'''\n[limits]\nmax_iterations = 20\nrepeated_calls = { warn = 2 }\n\
          [permissions]\ndeny = ['mail.*']\n[grants.files]\nfolders = [{ path = 'notes', access = 'write' }]\n",
     );
-    desk.variable("AGENTLOOP_SANDBOX__TIMEOUT", "5s").variable("ANTHROPIC_API_KEY", "sk-secret");
+    desk.variable("AGENTLOOP_SANDBOX__TIMEOUT", "5s")
+        .variable("ANTHROPIC_API_KEY", "sk-secret");
     desk.flag("limits.max_tokens", "--max-tokens", "100");
     insta::assert_snapshot!(desk.origin_lines());
 }
@@ -177,7 +185,9 @@ fn each_line_of_config_show_names_its_origin() {
 fn what_is_withheld_is_shown() {
     let desk = Desk::new();
     desk.make_dir("plugins");
-    desk.project("base_url = 'https://evil.example'\n[permissions]\nallow = ['*']\nmode = 'auto'\n");
+    desk.project(
+        "base_url = 'https://evil.example'\n[permissions]\nallow = ['*']\nmode = 'auto'\n",
+    );
     let lines = desk.origin_lines();
     let withheld: Vec<_> = lines.lines().filter(|line| line.starts_with('#')).collect();
     assert_eq!(
@@ -195,59 +205,119 @@ fn what_is_withheld_is_shown() {
 type Effect = (&'static str, &'static str, fn(&Settings) -> bool);
 
 const EFFECTS: [Effect; 34] = [
-    ("provider", "'openai'", |s| s.provider == ProviderName::OpenAi && s.model.is_none()),
+    ("provider", "'openai'", |s| {
+        s.provider == ProviderName::OpenAi && s.model.is_none()
+    }),
     ("model", "'m'", |s| s.model.as_deref() == Some("m")),
     ("base_url", "'http://127.0.0.1:1/v1/'", |s| {
         s.base_url.as_deref() == Some("http://127.0.0.1:1/v1")
     }),
-    ("system", "'Be brief.'", |s| s.system.as_deref() == Some("Be brief.")),
+    ("system", "'Be brief.'", |s| {
+        s.system.as_deref() == Some("Be brief.")
+    }),
     ("plugin_dirs", "['a', './b']", |s| {
-        s.plugin_dirs.iter().map(|d| d.file_name().unwrap()).eq(["a", "b"])
+        s.plugin_dirs
+            .iter()
+            .map(|d| d.file_name().unwrap())
+            .eq(["a", "b"])
     }),
     ("tools", "['calc.*', 'files.read']", |s| {
         s.shows_tool("calc.add") && s.shows_tool("files.read") && !s.shows_tool("files.write")
     }),
-    ("script", "'s.json'", |s| s.script.as_ref().unwrap().ends_with("project/s.json")),
-    ("anthropic.version", "'2026-10-21'", |s| s.anthropic.version == "2026-10-21"),
-    ("anthropic.auth", "'bearer'", |s| s.anthropic.auth == AnthropicAuth::Bearer),
-    ("openai.tools_as_schema", "true", |s| s.openai.tools_as_schema),
+    ("script", "'s.json'", |s| {
+        s.script
+            .as_ref()
+            .is_some_and(|path| path.ends_with("project/s.json"))
+    }),
+    ("anthropic.version", "'2026-10-21'", |s| {
+        s.anthropic.version == "2026-10-21"
+    }),
+    ("anthropic.auth", "'bearer'", |s| {
+        s.anthropic.auth == AnthropicAuth::Bearer
+    }),
+    ("openai.tools_as_schema", "true", |s| {
+        s.openai.tools_as_schema
+    }),
     ("openai.max_tokens_field", "'max_completion_tokens'", |s| {
         s.openai.max_tokens_field == MaxTokensField::MaxCompletionTokens
     }),
-    ("limits.max_iterations", "3", |s| s.limits.max_iterations == 3),
+    ("limits.max_iterations", "3", |s| {
+        s.limits.max_iterations == 3
+    }),
     ("limits.max_tokens", "100", |s| s.limits.max_tokens == 100),
-    ("limits.max_tokens_ceiling", "5000", |s| s.limits.max_tokens_ceiling == 5000),
-    ("limits.max_parallel_tools", "2", |s| s.limits.max_parallel_tools == 2),
+    ("limits.max_tokens_ceiling", "5000", |s| {
+        s.limits.max_tokens_ceiling == 5000
+    }),
+    ("limits.max_parallel_tools", "2", |s| {
+        s.limits.max_parallel_tools == 2
+    }),
     ("limits.parallel", "false", |s| !s.limits.parallel),
-    ("limits.max_tool_calls", "9", |s| s.limits.max_tool_calls == Some(9)),
+    ("limits.max_tool_calls", "9", |s| {
+        s.limits.max_tool_calls == Some(9)
+    }),
     ("limits.max_total_tokens", "5000000000", |s| {
         s.limits.max_total_tokens == Some(5_000_000_000)
     }),
-    ("limits.wall_time", "'10m'", |s| s.limits.wall_time == Some(Duration::from_secs(600))),
-    ("limits.repeated_calls.warn", "2", |s| s.limits.repeated_calls.warn == 2),
-    ("limits.repeated_calls.refuse", "4", |s| s.limits.repeated_calls.refuse == 4),
-    ("limits.repeated_calls.stop", "6", |s| s.limits.repeated_calls.stop == 6),
-    ("sandbox.timeout", "'none'", |s| s.call_limits.timeout.is_none()),
-    ("sandbox.memory", "'32MiB'", |s| s.call_limits.memory_bytes == 32 << 20),
-    ("sandbox.output", "'1MiB'", |s| s.call_limits.output_bytes == 1 << 20),
+    ("limits.wall_time", "'10m'", |s| {
+        s.limits.wall_time == Some(Duration::from_secs(600))
+    }),
+    ("limits.repeated_calls.warn", "2", |s| {
+        s.limits.repeated_calls.warn == 2
+    }),
+    ("limits.repeated_calls.refuse", "4", |s| {
+        s.limits.repeated_calls.refuse == 4
+    }),
+    ("limits.repeated_calls.stop", "6", |s| {
+        s.limits.repeated_calls.stop == 6
+    }),
+    ("sandbox.timeout", "'none'", |s| {
+        s.call_limits.timeout.is_none()
+    }),
+    ("sandbox.memory", "'32MiB'", |s| {
+        s.call_limits.memory_bytes == 32 << 20
+    }),
+    ("sandbox.output", "'1MiB'", |s| {
+        s.call_limits.output_bytes == 1 << 20
+    }),
     ("sandbox.fuel", "1000", |s| s.call_limits.fuel == Some(1000)),
     ("sandbox.pool", "false", |s| !s.sandbox.pool),
-    ("sandbox.max_live_calls", "5", |s| s.sandbox.max_live_calls == 5),
-    ("sandbox.extra_ca_files", "['agentloop.toml']", |s| {
-        s.sandbox.extra_ca_files[0].ends_with("project/agentloop.toml")
+    ("sandbox.max_live_calls", "5", |s| {
+        s.sandbox.max_live_calls == 5
     }),
-    ("sandbox.cache_dir", "'none'", |s| s.sandbox.cache_dir.is_none()),
-    ("permissions.mode", "'deny'", |s| s.permissions.mode == Mode::Deny),
-    ("permissions.deny", "['a.b']", |s| rule_for(s, "a.b") == Some((Verdict::Deny, "a.b".into()))),
-    ("permissions.ask", "['a.b']", |s| rule_for(s, "a.b") == Some((Verdict::Ask, "a.b".into()))),
-    ("permissions.allow", "['a.b']", |s| rule_for(s, "a.b") == Some((Verdict::Allow, "a.b".into()))),
+    ("sandbox.extra_ca_files", "['agentloop.toml']", |s| {
+        s.sandbox
+            .extra_ca_files
+            .iter()
+            .any(|path| path.ends_with("project/agentloop.toml"))
+    }),
+    ("sandbox.cache_dir", "'none'", |s| {
+        s.sandbox.cache_dir.is_none()
+    }),
+    ("permissions.mode", "'deny'", |s| {
+        s.permissions.mode == Mode::Deny
+    }),
+    ("permissions.deny", "['a.b']", |s| {
+        rule_for(s, "a.b") == Some((Verdict::Deny, "a.b".into()))
+    }),
+    ("permissions.ask", "['a.b']", |s| {
+        rule_for(s, "a.b") == Some((Verdict::Ask, "a.b".into()))
+    }),
+    ("permissions.allow", "['a.b']", |s| {
+        rule_for(s, "a.b") == Some((Verdict::Allow, "a.b".into()))
+    }),
 ];
 
 #[test]
 fn each_key_has_its_effect() {
-    let keys: BTreeSet<_> = env_vars::all().into_iter().filter_map(|var| var.key).collect();
+    let keys: BTreeSet<_> = env_vars::all()
+        .into_iter()
+        .filter_map(|var| var.key)
+        .collect();
     let tested: BTreeSet<_> = EFFECTS.iter().map(|effect| effect.0).collect();
-    assert_eq!(keys, tested, "a key without a test, or a test without a key");
+    assert_eq!(
+        keys, tested,
+        "a key without a test, or a test without a key"
+    );
     for (key, value, holds) in EFFECTS {
         let desk = Desk::trusting();
         assert!(!holds(&desk.settings()), "{key} has this effect by default");
@@ -264,7 +334,8 @@ fn each_key_has_its_effect() {
 #[test]
 fn each_key_can_be_set_by_its_variable() {
     for var in env_vars::all() {
-        let Some((_, value, holds)) = EFFECTS.iter().find(|effect| Some(effect.0) == var.key) else {
+        let Some((_, value, holds)) = EFFECTS.iter().find(|effect| Some(effect.0) == var.key)
+        else {
             continue;
         };
         let mut desk = Desk::new();
@@ -277,7 +348,8 @@ fn each_key_can_be_set_by_its_variable() {
 #[test]
 fn an_empty_variable_is_not_set_and_a_list_has_commas_or_is_toml() {
     let mut desk = Desk::new();
-    desk.variable("AGENTLOOP_MODEL", "").variable("AGENTLOOP_PERMISSIONS__DENY", "a.b, c.d");
+    desk.variable("AGENTLOOP_MODEL", "")
+        .variable("AGENTLOOP_PERMISSIONS__DENY", "a.b, c.d");
     desk.variable("AGENTLOOP_PERMISSIONS__ASK", r#"["e.f(x:1, y:2)"]"#);
     let settings = desk.settings();
     assert_eq!(settings.model.as_deref(), Some("claude-opus-4-8"));
@@ -287,8 +359,12 @@ fn an_empty_variable_is_not_set_and_a_list_has_commas_or_is_toml() {
     assert_eq!(texts(&settings.permissions.deny), ["a.b", "c.d"]);
     assert_eq!(texts(&settings.permissions.ask), ["e.f(x:1, y:2)"]);
     let mut desk = Desk::new();
-    desk.flag("permissions.allow", "--allow", "a.b(x:1, y:2)").flag("permissions.allow", "--allow", "c.d");
-    assert_eq!(texts(&desk.settings().permissions.allow), ["a.b(x:1, y:2)", "c.d"]);
+    desk.flag("permissions.allow", "--allow", "a.b(x:1, y:2)")
+        .flag("permissions.allow", "--allow", "c.d");
+    assert_eq!(
+        texts(&desk.settings().permissions.allow),
+        ["a.b(x:1, y:2)", "c.d"]
+    );
 }
 
 #[test]
@@ -298,92 +374,306 @@ fn rules_of_all_layers_count_together() {
     desk.project("[permissions]\ndeny = []\nallow = ['a.*']\n");
     desk.flag("permissions.deny", "--deny", "a.c");
     let settings = desk.settings();
-    for (name, verdict) in [("a.b", Verdict::Deny), ("a.c", Verdict::Deny), ("a.d", Verdict::Allow)] {
+    for (name, verdict) in [
+        ("a.b", Verdict::Deny),
+        ("a.c", Verdict::Deny),
+        ("a.d", Verdict::Allow),
+    ] {
         assert_eq!(rule_for(&settings, name).unwrap().0, verdict, "{name}");
     }
 }
 
 #[test]
 fn what_is_wrong_is_refused_with_file_line_key_and_nearest_spelling() {
+    let mut wrong = Vec::new();
     for (text, expected) in [
-        ("timeout_mss = 500", "there is no key `timeout_mss`; did you mean `sandbox.timeout`?"),
-        ("timeout = '5s'", "there is no key `timeout`; did you mean `sandbox.timeout`?"),
-        ("modle = 'm'", "there is no key `modle`; did you mean `model`?"),
-        ("[sandbox]\n# x\ntimeout_mss = 500", "there is no key `sandbox.timeout_mss`; did you mean `sandbox.timeout`?"),
-        ("[sandbox]\nmemory_mb = -1", "there is no key `sandbox.memory_mb`; did you mean `sandbox.memory`?"),
-        ("[grants.files]\nallowed_hosts = 'x'", "there is no key `grants.files.allowed_hosts`; known in `[grants.files]` are env, folders, fuel, http, memory, output, timeout"),
-        ("[grants.files]\ntimeout_mss = 5", "there is no key `grants.files.timeout_mss`; did you mean `grants.files.timeout`?"),
-        ("[grants.files]\nhttp = 'https://x'", "`grants.files.http` wants a list of web origins, got \"https://x\""),
-        ("[grants]\nfolders = []", "`grants.folders` wants a table, got a list"),
-        ("[grants.'a b']\n", "`[grants.a b]`: `a b` is not a plugin name: it takes 1 to 64 of A-Z a-z 0-9 _ -"),
-        ("[sandboxx]\n", "there is no key `sandboxx`; did you mean `sandbox`?"),
+        (
+            "timeout_mss = 500",
+            "there is no key `timeout_mss`; did you mean `sandbox.timeout`?",
+        ),
+        (
+            "timeout = '5s'",
+            "there is no key `timeout`; did you mean `sandbox.timeout`?",
+        ),
+        (
+            "modle = 'm'",
+            "there is no key `modle`; did you mean `model`?",
+        ),
+        (
+            "[sandbox]\n# x\ntimeout_mss = 500",
+            "there is no key `sandbox.timeout_mss`; did you mean `sandbox.timeout`?",
+        ),
+        (
+            "[sandbox]\nmemory_mb = -1",
+            "there is no key `sandbox.memory_mb`; did you mean `sandbox.memory`?",
+        ),
+        (
+            "[grants.files]\nallowed_hosts = 'x'",
+            "there is no key `grants.files.allowed_hosts`; known in `[grants.files]` are env, folders, fuel, http, memory, output, timeout",
+        ),
+        (
+            "[grants.files]\ntimeout_mss = 5",
+            "there is no key `grants.files.timeout_mss`; did you mean `grants.files.timeout`?",
+        ),
+        (
+            "[grants.files]\nhttp = 'https://x'",
+            "`grants.files.http` wants a list of web origins, got \"https://x\"",
+        ),
+        (
+            "[grants]\nfolders = []",
+            "`grants.folders` wants a table, got a list",
+        ),
+        (
+            "[grants.'a b']\n",
+            "`[grants.a b]`: `a b` is not a plugin name: it takes 1 to 64 of A-Z a-z 0-9 _ -",
+        ),
+        (
+            "[sandboxx]\n",
+            "there is no key `sandboxx`; did you mean `sandbox`?",
+        ),
         ("sandbox = 3", "`sandbox` wants a table, got 3"),
-        ("anthropic.api_key = 'sk-1'", "there is no key `anthropic.api_key`; keys do not stand in files: set `ANTHROPIC_API_KEY` or `OPENAI_API_KEY`, or the same with `_FILE`"),
-        ("provider = 'antropic'", "`provider` wants one of \"anthropic\", \"openai\", \"scripted\", got \"antropic\": did you mean \"anthropic\"?"),
-        ("provider = true", "`provider` wants one of \"anthropic\", \"openai\", \"scripted\", got true"),
-        ("model = ''", "`model` wants a text that is not empty, got \"\""),
-        ("base_url = 'ftp://x'", "`base_url` wants a web address such as \"https://api.example.org/v1\", got \"ftp://x\": only http and https are known"),
-        ("base_url = 'https://u:p@x'", "`base_url` carries a user name or password; put the key into its environment variable"),
-        ("base_url = 'https://x?y'", "`base_url` wants a web address such as \"https://api.example.org/v1\", got \"https://x?y\": it has a query or fragment"),
-        ("limits.max_iterations = 0", "`limits.max_iterations` wants a whole number from 1, got 0"),
-        ("limits.max_iterations = -3", "`limits.max_iterations` wants a whole number from 1, got -3"),
-        ("limits.max_iterations = 1.5", "`limits.max_iterations` wants a whole number from 1, got a number with a fraction"),
-        ("limits.max_iterations = '3'", "`limits.max_iterations` wants a whole number from 1, got \"3\""),
-        ("limits.max_tokens = 5000000000", "`limits.max_tokens` wants a smaller whole number, got 5000000000"),
-        ("limits.max_tokens = 99999999999999999999", "`limits.max_tokens` wants a whole number from 1, got a number beyond all bounds"),
-        ("limits.max_tokens = 100000", "`limits.max_tokens` is 100000, above `limits.max_tokens_ceiling`, which is 64000"),
-        ("limits.repeated_calls.warn = 6", "`limits.repeated_calls.warn` is 6, above `limits.repeated_calls.refuse`, which is 5"),
-        ("limits.max_tool_calls = 0", "`limits.max_tool_calls` wants a whole number from 1, or \"none\", got 0"),
-        ("limits.parallel = 'yes'", "`limits.parallel` wants true or false, got \"yes\""),
-        ("limits.wall_time = 10", "`limits.wall_time` wants a duration such as \"500ms\", \"30s\", \"5m\" or \"2h\", or \"none\", got 10"),
-        ("sandbox.timeout = '30'", "`sandbox.timeout` wants a duration such as \"500ms\", \"30s\", \"5m\" or \"2h\", or \"none\", got \"30\": the unit is missing"),
-        ("sandbox.timeout = '-5s'", "`sandbox.timeout` wants a duration such as \"500ms\", \"30s\", \"5m\" or \"2h\", or \"none\", got \"-5s\": it has to begin with a whole number"),
-        ("sandbox.memory = -1", "`sandbox.memory` wants a size such as \"512KiB\", \"64MiB\" or \"1GiB\", got -1"),
-        ("sandbox.memory = '64M'", "`sandbox.memory` wants a size such as \"512KiB\", \"64MiB\" or \"1GiB\", got \"64M\": the unit is unknown"),
-        ("sandbox.memory = '1B'", "`sandbox.memory` wants a size such as \"512KiB\", \"64MiB\" or \"1GiB\", got \"1B\": it is too small"),
-        ("sandbox.memory = '5GiB'", "`sandbox.memory` wants a size such as \"512KiB\", \"64MiB\" or \"1GiB\", got \"5GiB\": it is too large"),
-        ("sandbox.extra_ca_files = ['no.pem']", "`sandbox.extra_ca_files` names the file \"no.pem\", which does not exist (looked for `[tmp]/project/no.pem`)"),
-        ("permissions.allow = 'a.b'", "`permissions.allow` wants a list of rules, got \"a.b\""),
-        ("permissions.allow = ['']", "`permissions.allow` wants a text that is not empty, got \"\""),
-        ("permissions.deny = ['a b']", "`permissions.deny`: `a b` is not a permission rule: names hold A-Z a-z 0-9 _ - and the patterns * and ?; write `plugin.tool`, `plugin.*` or `plugin.tool(argument:pattern)`"),
-        ("tools = ['a b']", "`tools`: `a b` is not a pattern"),
-        ("plugin_dirs = 'plugins'", "`plugin_dirs` wants a list of paths, got \"plugins\""),
-        ("model = 2026-01-01", "`model` wants a text in quotes, got a date"),
-        ("grants.f.folders = ['nowhere']", "`grants.f.folders` names the folder `nowhere`, which does not exist (looked for `[tmp]/project/nowhere`)"),
-        ("grants.f.folders = ['agentloop.toml']", "`grants.f.folders` names the folder `agentloop.toml`, which is not a folder (looked for `[tmp]/project/agentloop.toml`)"),
-        ("grants.f.folders = ['.']", "`grants.f.folders` has the folder `.`, which has no name; add `as = \"/name\"`"),
-        ("grants.f.folders = [{ as = '/x' }]", "`grants.f.folders` has a folder without `path`"),
-        ("grants.f.folders = [{ path = '.', as = 'x' }]", "`grants.f.folders.as` wants a path such as `/notes`, got `x`: it has to begin with `/`"),
-        ("grants.f.folders = [{ path = '.', as = '/x/../y' }]", "`grants.f.folders.as` wants a path such as `/notes`, got `/x/../y`: it has an empty segment, `.` or `..`"),
-        ("grants.f.folders = [{ path = '.', as = '/x', acess = 'write' }]", "`grants.f.folders` has no `acess`; did you mean `access`?"),
-        ("grants.f.folders = [{ path = '.', as = '/x', access = 'rw' }]", "`grants.f.folders.access` wants one of \"read\", \"write\", got \"rw\""),
-        ("grants.f.folders = [{ path = '.', as = '/x' }, { path = '../home', as = '/x' }]", "`grants.f.folders` opens two folders as `/x`; give one of them another `as`"),
-        ("grants.f.folders = [{ path = '../home', as = '/x', access = 'write' }]", "`grants.f.folders` opens the folder `../home` for writing, which holds this program's own `[tmp]/home/config`; open a folder beside it"),
-        ("grants.f.folders = [{ path = '../home/config', as = '/x', access = 'write' }]", "`grants.f.folders` opens the folder `../home/config` for writing, which holds this program's own `[tmp]/home/config`; open a folder beside it"),
-        ("grants.f.http = ['api.example.org']", "`grants.f.http`: `api.example.org` is not a web origin: it does not parse as a URL; write `https://api.example.org`, `https://*.example.org`, `http://127.0.0.1:8080` or `*`"),
-        ("grants.f.http = [{ methods = ['GET'] }]", "`grants.f.http` has an entry without `origin`"),
-        ("grants.f.http = [{ origin = 'https://x', methods = [] }]", "`grants.f.http.methods` is empty; leave it out for GET and HEAD, or leave out the origin"),
-        ("grants.f.http = [{ origin = 'https://x', methods = ['G T'] }]", "`grants.f.http.methods` wants methods such as \"GET\" or \"POST\", got \"G T\""),
-        ("grants.f.http = [{ origin = 'https://x', method = ['GET'] }]", "`grants.f.http` has no `method`; did you mean `methods`?"),
-        ("grants.f.env = ['*']", "`grants.f.env` names `*`: variables are granted one by one, by their names"),
-        ("grants.f.env = ['ANTHROPIC_*']", "`grants.f.env` names `ANTHROPIC_*`: variables are granted one by one, by their names"),
-        ("grants.f.env = ['ANTHROPIC_API_KEY']", "`grants.f.env` names `ANTHROPIC_API_KEY`: it belongs to this program and is never given to a tool"),
-        ("grants.f.env = ['openai_api_key_file']", "`grants.f.env` names `openai_api_key_file`: it belongs to this program and is never given to a tool"),
-        ("grants.f.env = ['AGENTLOOP_ANY']", "`grants.f.env` names `AGENTLOOP_ANY`: it belongs to this program and is never given to a tool"),
-        ("grants.f.env = ['A=B']", "`grants.f.env` names `A=B`: it is not the name of a variable"),
-        ("grants.f.env = ['']", "`grants.f.env` wants a text that is not empty, got \"\""),
-        ("grants.f.timeout = 500", "`grants.f.timeout` wants a duration such as \"500ms\", \"30s\", \"5m\" or \"2h\", or \"none\", got 500"),
-        ("grants.f.fuel = -1", "`grants.f.fuel` wants a whole number from 1, or \"none\", got -1"),
-        ("model = ", "not valid TOML: string values must be quoted, expected literal string"),
+        (
+            "anthropic.api_key = 'sk-1'",
+            "there is no key `anthropic.api_key`; keys do not stand in files: set `ANTHROPIC_API_KEY` or `OPENAI_API_KEY`, or the same with `_FILE`",
+        ),
+        (
+            "provider = 'antropic'",
+            "`provider` wants one of \"anthropic\", \"openai\", \"scripted\", got \"antropic\": did you mean \"anthropic\"?",
+        ),
+        (
+            "provider = true",
+            "`provider` wants one of \"anthropic\", \"openai\", \"scripted\", got true",
+        ),
+        (
+            "model = ''",
+            "`model` wants a text that is not empty, got \"\"",
+        ),
+        (
+            "base_url = 'ftp://x'",
+            "`base_url` wants a web address such as \"https://api.example.org/v1\", got \"ftp://x\": only http and https are known",
+        ),
+        (
+            "base_url = 'https://u:p@x'",
+            "`base_url` carries a user name or password; put the key into its environment variable",
+        ),
+        (
+            "base_url = 'https://x?y'",
+            "`base_url` wants a web address such as \"https://api.example.org/v1\", got \"https://x?y\": it has a query or fragment",
+        ),
+        (
+            "limits.max_iterations = 0",
+            "`limits.max_iterations` wants a whole number from 1, got 0",
+        ),
+        (
+            "limits.max_iterations = -3",
+            "`limits.max_iterations` wants a whole number from 1, got -3",
+        ),
+        (
+            "limits.max_iterations = 1.5",
+            "`limits.max_iterations` wants a whole number from 1, got a number with a fraction",
+        ),
+        (
+            "limits.max_iterations = '3'",
+            "`limits.max_iterations` wants a whole number from 1, got \"3\"",
+        ),
+        (
+            "limits.max_tokens = 5000000000",
+            "`limits.max_tokens` wants a smaller whole number, got 5000000000",
+        ),
+        (
+            "limits.max_tokens = 99999999999999999999",
+            "`limits.max_tokens` wants a whole number from 1, got a number beyond all bounds",
+        ),
+        (
+            "limits.max_tokens = 100000",
+            "`limits.max_tokens` is 100000, above `limits.max_tokens_ceiling`, which is 64000",
+        ),
+        (
+            "limits.repeated_calls.warn = 6",
+            "`limits.repeated_calls.warn` is 6, above `limits.repeated_calls.refuse`, which is 5",
+        ),
+        (
+            "limits.max_tool_calls = 0",
+            "`limits.max_tool_calls` wants a whole number from 1, or \"none\", got 0",
+        ),
+        (
+            "limits.parallel = 'yes'",
+            "`limits.parallel` wants true or false, got \"yes\"",
+        ),
+        (
+            "limits.wall_time = 10",
+            "`limits.wall_time` wants a duration such as \"500ms\", \"30s\", \"5m\" or \"2h\", or \"none\", got 10",
+        ),
+        (
+            "sandbox.timeout = '30'",
+            "`sandbox.timeout` wants a duration such as \"500ms\", \"30s\", \"5m\" or \"2h\", or \"none\", got \"30\": the unit is missing",
+        ),
+        (
+            "sandbox.timeout = '-5s'",
+            "`sandbox.timeout` wants a duration such as \"500ms\", \"30s\", \"5m\" or \"2h\", or \"none\", got \"-5s\": it has to begin with a whole number",
+        ),
+        (
+            "sandbox.memory = -1",
+            "`sandbox.memory` wants a size such as \"512KiB\", \"64MiB\" or \"1GiB\", got -1",
+        ),
+        (
+            "sandbox.memory = '64M'",
+            "`sandbox.memory` wants a size such as \"512KiB\", \"64MiB\" or \"1GiB\", got \"64M\": the unit is unknown",
+        ),
+        (
+            "sandbox.memory = '1B'",
+            "`sandbox.memory` wants a size such as \"512KiB\", \"64MiB\" or \"1GiB\", got \"1B\": it is too small",
+        ),
+        (
+            "sandbox.memory = '5GiB'",
+            "`sandbox.memory` wants a size such as \"512KiB\", \"64MiB\" or \"1GiB\", got \"5GiB\": it is too large",
+        ),
+        (
+            "sandbox.extra_ca_files = ['no.pem']",
+            "`sandbox.extra_ca_files` names the file \"no.pem\", which does not exist (looked for `[tmp]/project/no.pem`)",
+        ),
+        (
+            "permissions.allow = 'a.b'",
+            "`permissions.allow` wants a list of rules, got \"a.b\"",
+        ),
+        (
+            "permissions.allow = ['']",
+            "`permissions.allow` wants a text that is not empty, got \"\"",
+        ),
+        (
+            "permissions.deny = ['a b']",
+            "`permissions.deny`: `a b` is not a permission rule: names hold A-Z a-z 0-9 _ - and the patterns * and ?; write `plugin.tool`, `plugin.*` or `plugin.tool(argument:pattern)`",
+        ),
+        (
+            "tools = ['a b']",
+            "`tools`: `a b` is not a pattern of tools: names hold A-Z a-z 0-9 _ - and the patterns * and ?; write `plugin.tool` or `plugin.*`",
+        ),
+        (
+            "plugin_dirs = 'plugins'",
+            "`plugin_dirs` wants a list of paths, got \"plugins\"",
+        ),
+        (
+            "model = 2026-01-01",
+            "`model` wants a text in quotes, got a date",
+        ),
+        (
+            "grants.f.folders = ['nowhere']",
+            "`grants.f.folders` names the folder `nowhere`, which does not exist (looked for `[tmp]/project/nowhere`)",
+        ),
+        (
+            "grants.f.folders = ['agentloop.toml']",
+            "`grants.f.folders` names the folder `agentloop.toml`, which is not a folder (looked for `[tmp]/project/agentloop.toml`)",
+        ),
+        (
+            "grants.f.folders = ['.']",
+            "`grants.f.folders` has the folder `.`, which has no name; add `as = \"/name\"`",
+        ),
+        (
+            "grants.f.folders = [{ as = '/x' }]",
+            "`grants.f.folders` has a folder without `path`",
+        ),
+        (
+            "grants.f.folders = [{ path = '.', as = 'x' }]",
+            "`grants.f.folders.as` wants a path such as `/notes`, got `x`: it has to begin with `/`",
+        ),
+        (
+            "grants.f.folders = [{ path = '.', as = '/x/../y' }]",
+            "`grants.f.folders.as` wants a path such as `/notes`, got `/x/../y`: it has an empty segment, `.` or `..`",
+        ),
+        (
+            "grants.f.folders = [{ path = '.', as = '/x', acess = 'write' }]",
+            "`grants.f.folders` has no `acess`; did you mean `access`?",
+        ),
+        (
+            "grants.f.folders = [{ path = '.', as = '/x', access = 'rw' }]",
+            "`grants.f.folders.access` wants one of \"read\", \"write\", got \"rw\"",
+        ),
+        (
+            "grants.f.folders = [{ path = '.', as = '/x' }, { path = '../home', as = '/x' }]",
+            "`grants.f.folders` opens two folders as `/x`; give one of them another `as`",
+        ),
+        (
+            "grants.f.folders = [{ path = '../home', as = '/x', access = 'write' }]",
+            "`grants.f.folders` opens the folder `../home` for writing, which holds this program's own `[tmp]/home/config`; open a folder beside it",
+        ),
+        (
+            "grants.f.folders = [{ path = '../home/config', as = '/x', access = 'write' }]",
+            "`grants.f.folders` opens the folder `../home/config` for writing, which holds this program's own `[tmp]/home/config`; open a folder beside it",
+        ),
+        (
+            "grants.f.http = ['api.example.org']",
+            "`grants.f.http`: `api.example.org` is not a web origin: it does not parse as a URL; write `https://api.example.org`, `https://*.example.org`, `http://127.0.0.1:8080` or `*`",
+        ),
+        (
+            "grants.f.http = [{ methods = ['GET'] }]",
+            "`grants.f.http` has an entry without `origin`",
+        ),
+        (
+            "grants.f.http = [{ origin = 'https://x', methods = [] }]",
+            "`grants.f.http.methods` is empty; leave it out for GET and HEAD, or leave out the origin",
+        ),
+        (
+            "grants.f.http = [{ origin = 'https://x', methods = ['G T'] }]",
+            "`grants.f.http.methods` wants methods such as \"GET\" or \"POST\", got \"G T\"",
+        ),
+        (
+            "grants.f.http = [{ origin = 'https://x', method = ['GET'] }]",
+            "`grants.f.http` has no `method`; did you mean `methods`?",
+        ),
+        (
+            "grants.f.env = ['*']",
+            "`grants.f.env` names `*`: variables are granted one by one, by their names",
+        ),
+        (
+            "grants.f.env = ['ANTHROPIC_*']",
+            "`grants.f.env` names `ANTHROPIC_*`: variables are granted one by one, by their names",
+        ),
+        (
+            "grants.f.env = ['ANTHROPIC_API_KEY']",
+            "`grants.f.env` names `ANTHROPIC_API_KEY`: it belongs to this program and is never given to a tool",
+        ),
+        (
+            "grants.f.env = ['openai_api_key_file']",
+            "`grants.f.env` names `openai_api_key_file`: it belongs to this program and is never given to a tool",
+        ),
+        (
+            "grants.f.env = ['AGENTLOOP_ANY']",
+            "`grants.f.env` names `AGENTLOOP_ANY`: it belongs to this program and is never given to a tool",
+        ),
+        (
+            "grants.f.env = ['A=B']",
+            "`grants.f.env` names `A=B`: it is not the name of a variable",
+        ),
+        (
+            "grants.f.env = ['']",
+            "`grants.f.env` wants a text that is not empty, got \"\"",
+        ),
+        (
+            "grants.f.timeout = 500",
+            "`grants.f.timeout` wants a duration such as \"500ms\", \"30s\", \"5m\" or \"2h\", or \"none\", got 500",
+        ),
+        (
+            "grants.f.fuel = -1",
+            "`grants.f.fuel` wants a whole number from 1, or \"none\", got -1",
+        ),
+        (
+            "model = ",
+            "not valid TOML: string values must be quoted, expected literal string",
+        ),
         ("model = 'a'\nmodel = 'b'", "not valid TOML: duplicate key"),
-        ("'a\\u001b[2J\\u202e' = 1", "there is no key"),
     ] {
         let desk = Desk::trusting();
-        let text = text.replace("\\u001b", "\\\\u001b");
-        desk.project(&text);
+        desk.project(text);
         let line = text.lines().count();
-        assert_eq!(desk.fault(), format!("agentloop.toml:{line}: {expected}"), "{text}");
+        let expected = [format!("agentloop.toml:{line}: {expected}")];
+        let faults = desk.faults();
+        if faults != expected {
+            wrong.push(format!(
+                "{text}\n  wanted {expected:?}\n  got    {faults:?}"
+            ));
+        }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
@@ -391,10 +681,15 @@ fn all_faults_of_all_layers_are_told_at_once() {
     let mut desk = Desk::new();
     desk.user("modle = 'm'\n");
     desk.project("limits.max_iterations = -1\n[permissions]\ndeny = ['a b', 'c.d', 'e(']\n[grants.x]\nenvv = []\n");
-    desk.variable("AGENTLOOP_MODLE", "m").variable("AGENTLOOP_LIMITS__MAX_TOKENS", "many");
-    desk.variable("AGENTLOOP_GRANTS__FILES__ENV", "A").variable("AGENTLOOP_XYZ", "1");
-    desk.flag("limits.max_iterations", "--max-iterations", "0").flag("no.such", "--set", "1");
-    insta::assert_snapshot!(desk.without_folder(&Settings::resolve(&desk.inputs()).unwrap_err().to_string()));
+    desk.variable("AGENTLOOP_MODLE", "m")
+        .variable("AGENTLOOP_LIMITS__MAX_TOKENS", "many");
+    desk.variable("AGENTLOOP_GRANTS__FILES__ENV", "A")
+        .variable("AGENTLOOP_XYZ", "1");
+    desk.flag("limits.max_iterations", "--max-iterations", "0")
+        .flag("no.such", "--set", "1");
+    insta::assert_snapshot!(
+        desk.without_folder(&Settings::resolve(&desk.inputs()).unwrap_err().to_string())
+    );
 }
 
 #[test]
@@ -402,7 +697,10 @@ fn control_characters_of_a_file_do_not_reach_the_terminal() {
     let desk = Desk::new();
     desk.project("\"a\\u001b[2J\\u202e\" = 1\nprovider = \"x\\u001b]0;\\u0007\"\n");
     for fault in desk.faults() {
-        assert!(!fault.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{fault:?}");
+        assert!(
+            !fault.contains(['\u{1b}', '\u{7}', '\u{202e}']),
+            "{fault:?}"
+        );
     }
 }
 
@@ -412,12 +710,21 @@ fn files_that_cannot_be_settings_are_named() {
     fs::write(desk.project_dir().join("agentloop.toml"), b"model = '\xff'").unwrap();
     assert_eq!(desk.fault(), "agentloop.toml: the file is not UTF-8 text");
     desk.project(&format!("# {}", "x".repeat(1 << 20)));
-    assert_eq!(desk.fault(), "agentloop.toml: the file is larger than 1048576 bytes");
+    assert_eq!(
+        desk.fault(),
+        "agentloop.toml: the file is larger than 1048576 bytes"
+    );
     let mut desk = Desk::new();
     desk.flags.config = Some("other/x.toml".into());
-    assert_eq!(desk.fault(), "other/x.toml: the file does not exist; correct the path, or make it with `init`");
+    assert_eq!(
+        desk.fault(),
+        "other/x.toml: the file does not exist; correct the path, or make it with `init`"
+    );
     fs::create_dir_all(desk.project_dir().join("other/x.toml")).unwrap();
-    assert!(desk.fault().starts_with("other/x.toml: the file cannot be read: "));
+    assert!(
+        desk.fault()
+            .starts_with("other/x.toml: the file cannot be read: ")
+    );
 }
 
 #[test]
@@ -433,8 +740,15 @@ fn another_project_file_can_be_named() {
     desk.variable("AGENTLOOP_CONFIG", "other/x.toml");
     let settings = desk.settings();
     assert_eq!(settings.model.as_deref(), Some("there"));
-    let notes = desk.project_dir().join("other/notes").canonicalize().unwrap();
-    assert_eq!(settings.grants_for(&plugin("f")).folders[0].host_path, notes);
+    let notes = desk
+        .project_dir()
+        .join("other/notes")
+        .canonicalize()
+        .unwrap();
+    assert_eq!(
+        settings.grants_for(&plugin("f")).folders[0].host_path,
+        notes
+    );
     desk.flags.config = Some("agentloop.toml".into());
     assert_eq!(desk.settings().model.as_deref(), Some("here"));
 }
@@ -443,7 +757,10 @@ fn another_project_file_can_be_named() {
 fn folders_are_taken_as_they_are_written() {
     let desk = Desk::trusting();
     let odd = "My Tools [v1] {x} 100%25 ünï *";
-    desk.make_dir(odd).make_dir("data dir").make_dir("a/b").make_dir("../home/inbox");
+    desk.make_dir(odd)
+        .make_dir("data dir")
+        .make_dir("a/b")
+        .make_dir("../home/inbox");
     let canonical = desk.project_dir().canonicalize().unwrap();
     desk.project(&format!(
         "[grants.f]\nfolders = ['{odd}', {{ path = '{}', as = '/data', access = 'write' }}, './a/../a/b', \
@@ -452,19 +769,29 @@ fn folders_are_taken_as_they_are_written() {
     ));
     let settings = desk.settings();
     let folders = settings.grants_for(&plugin("f")).folders;
-    let found: Vec<_> = folders.iter().map(|f| (f.host_path.as_path(), f.guest_path.as_str(), f.access)).collect();
+    let found: Vec<_> = folders
+        .iter()
+        .map(|f| (f.host_path.as_path(), f.guest_path.as_str(), f.access))
+        .collect();
     let home = desk.home().canonicalize().unwrap();
     assert_eq!(
         found,
         [
-            (canonical.join(odd).as_path(), format!("/{odd}").as_str(), Access::Read),
+            (
+                canonical.join(odd).as_path(),
+                format!("/{odd}").as_str(),
+                Access::Read
+            ),
             (canonical.join("data dir").as_path(), "/data", Access::Write),
             (canonical.join("a/b").as_path(), "/b", Access::Read),
             (home.join("inbox").as_path(), "/inbox", Access::Read),
             (canonical.as_path(), "/", Access::Read),
         ]
     );
-    assert_eq!(settings.folders_as_written(&plugin("f"))[2], "./a/../a/b as /b (read)");
+    assert_eq!(
+        settings.folders_as_written(&plugin("f"))[2],
+        "./a/../a/b as /b (read)"
+    );
 }
 
 #[test]
@@ -474,13 +801,19 @@ fn a_users_grants_are_relative_to_the_users_file() {
     desk.user("plugin_dirs = ['p']\n[grants.f]\nfolders = ['mine']\n");
     let settings = desk.settings();
     assert_eq!(settings.plugin_dirs, [desk.home().join("config/p")]);
-    assert!(settings.grants_for(&plugin("f")).folders[0].host_path.ends_with("home/config/mine"));
+    assert!(
+        settings.grants_for(&plugin("f")).folders[0]
+            .host_path
+            .ends_with("home/config/mine")
+    );
 }
 
 #[test]
 fn only_named_variables_are_granted() {
     let mut desk = Desk::trusting();
-    desk.variable("ANTHROPIC_API_KEY", "k1").variable("FOO", "f1").variable("BAR", "b1");
+    desk.variable("ANTHROPIC_API_KEY", "k1")
+        .variable("FOO", "f1")
+        .variable("BAR", "b1");
     desk.project("[grants.f]\nenv = ['FOO', 'UNSET']\n");
     let settings = desk.settings();
     let granted = settings.grants_for(&plugin("f")).environment;
@@ -491,10 +824,17 @@ fn only_named_variables_are_granted() {
             value: "f1".into()
         }]
     );
-    assert_eq!(settings.notes, ["`grants.f.env` names `UNSET`, which is not set"]);
+    assert_eq!(
+        settings.notes,
+        ["`grants.f.env` names `UNSET`, which is not set"]
+    );
     assert_eq!(settings.grants_for(&plugin("g")).environment, []);
-    let printed = format!("{settings:?} {:?}", desk.inputs().environment) + &settings.origin_lines().join("\n");
-    assert!(!printed.contains("k1") && !printed.contains("f1") && !printed.contains("b1"), "{printed}");
+    let printed = format!("{settings:?} {:?}", desk.inputs().environment)
+        + &settings.origin_lines().join("\n");
+    assert!(
+        !printed.contains("k1") && !printed.contains("f1") && !printed.contains("b1"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -504,7 +844,10 @@ fn web_grants() {
         "[grants.f]\nhttp = ['https://API.example.org', { origin = 'http://127.0.0.1:8080', methods = ['get', 'POST'] }]\n",
     );
     let http = desk.settings().grants_for(&plugin("f")).http;
-    let found: Vec<_> = http.iter().map(|h| (h.origin.to_string(), h.methods.join(" "))).collect();
+    let found: Vec<_> = http
+        .iter()
+        .map(|h| (h.origin.to_string(), h.methods.join(" ")))
+        .collect();
     assert_eq!(
         found,
         [
@@ -536,10 +879,16 @@ fn limits_of_a_plugin_come_before_those_of_all_and_a_shorter_own_timeout_wins() 
             fuel: Some(7),
         }
     );
-    assert_eq!(settings.limits_for(&plugin("g"), None).memory_bytes, 32 << 20);
+    assert_eq!(
+        settings.limits_for(&plugin("g"), None).memory_bytes,
+        32 << 20
+    );
     desk.project("sandbox.timeout = 'none'\n");
     assert_eq!(desk.settings().limits_for(&plugin("g"), None).timeout, None);
-    assert_eq!(desk.settings().limits_for(&plugin("g"), seconds(5)).timeout, seconds(5));
+    assert_eq!(
+        desk.settings().limits_for(&plugin("g"), seconds(5)).timeout,
+        seconds(5)
+    );
 }
 
 #[test]
@@ -550,10 +899,15 @@ fn the_key_comes_from_a_variable_or_a_file() {
     desk.variable("OPENAI_API_KEY", "sk-other");
     assert_eq!(desk.settings().api_key, None);
     desk.variable("ANTHROPIC_API_KEY_FILE", "key.txt");
-    assert!(desk.fault().starts_with("environment variable ANTHROPIC_API_KEY_FILE: the file `key.txt` cannot be read: "));
+    assert!(desk.fault().starts_with(
+        "environment variable ANTHROPIC_API_KEY_FILE: the file `key.txt` cannot be read: "
+    ));
     fs::write(desk.project_dir().join("key.txt"), " sk-1\n").unwrap();
     assert_eq!(desk.settings().api_key, Some(Secret::new("sk-1")));
-    for (content, why) in [("\n", "is empty"), ("a b", "holds something else than one key")] {
+    for (content, why) in [
+        ("\n", "is empty"),
+        ("a b", "holds something else than one key"),
+    ] {
         fs::write(desk.project_dir().join("key.txt"), content).unwrap();
         assert_eq!(
             desk.fault(),
@@ -584,7 +938,10 @@ fn the_providers_own_address_variable_stands_between_ours_and_the_files() {
     assert_eq!(url(&desk), "http://flag");
     let mut desk = Desk::new();
     desk.variable("ANTHROPIC_BASE_URL", "nonsense");
-    assert!(desk.fault().starts_with("environment variable ANTHROPIC_BASE_URL: `base_url` wants a web address"));
+    assert!(
+        desk.fault()
+            .starts_with("environment variable ANTHROPIC_BASE_URL: `base_url` wants a web address")
+    );
 }
 
 const LOOSENING: &str = "\
@@ -662,7 +1019,10 @@ fn a_file_that_nobody_trusts_may_tighten() {
     assert_eq!(settings.limits.max_iterations, 3);
     assert_eq!(settings.limits.wall_time, Some(Duration::from_secs(60)));
     assert_eq!(settings.call_limits.timeout, Some(Duration::from_secs(1)));
-    assert_eq!(settings.limits_for(&plugin("f"), None).timeout, Some(Duration::from_secs(2)));
+    assert_eq!(
+        settings.limits_for(&plugin("f"), None).timeout,
+        Some(Duration::from_secs(2))
+    );
     assert_eq!(rule_for(&settings, "a.b").unwrap().0, Verdict::Deny);
     assert_eq!(rule_for(&settings, "a.c").unwrap().0, Verdict::Ask);
     assert_eq!(rule_for(&settings, "a.d").unwrap().0, Verdict::Allow);
@@ -670,7 +1030,14 @@ fn a_file_that_nobody_trusts_may_tighten() {
     assert_eq!(settings.grants_for(&plugin("f")).folders.len(), 1);
     assert!(!settings.shows_tool("b.c"));
     let withheld: Vec<_> = settings.withheld.iter().map(ToString::to_string).collect();
-    assert_eq!(withheld, ["tools = [\"*\"]", "permissions.mode = \"ask\"", "grants.f.folders = []"]);
+    assert_eq!(
+        withheld,
+        [
+            "tools = [\"*\"]",
+            "permissions.mode = \"ask\"",
+            "grants.f.folders = []"
+        ]
+    );
 }
 
 #[test]
@@ -693,13 +1060,19 @@ fn trust_holds_for_one_content_of_one_file() {
     store.trust(&desk.settings().project).unwrap();
     assert!(desk.settings().withheld.is_empty());
     desk.project(LOOSENING);
-    assert!(!desk.settings().withheld.is_empty(), "the earlier content is no longer trusted");
+    assert!(
+        !desk.settings().withheld.is_empty(),
+        "the earlier content is no longer trusted"
+    );
 
     desk.make_dir("copy");
     fs::write(desk.project_dir().join("copy/agentloop.toml"), LOOSENING).unwrap();
     store.trust(&desk.settings().project).unwrap();
     desk.flags.config = Some("copy/agentloop.toml".into());
-    assert!(!desk.settings().withheld.is_empty(), "the same content elsewhere");
+    assert!(
+        !desk.settings().withheld.is_empty(),
+        "the same content elsewhere"
+    );
     desk.flags.trust = true;
     assert!(desk.settings().withheld.is_empty(), "for this once");
     assert!(!store.is_trusted(&desk.settings().project).unwrap());
@@ -711,10 +1084,18 @@ fn a_folders_own_plugins_wait_for_trust() {
     desk.make_dir("plugins");
     let settings = desk.settings();
     let of_user = desk.home().join("data/plugins");
-    assert_eq!(settings.plugin_dirs, [of_user.clone()]);
-    assert_eq!(settings.withheld[0].to_string(), "plugin_dirs = [\"plugins\"]");
-    TrustStore::new(&desk.places().state_dir).trust(&settings.project).unwrap();
-    assert_eq!(desk.settings().plugin_dirs, [desk.project_dir().join("plugins"), of_user]);
+    assert_eq!(settings.plugin_dirs, std::slice::from_ref(&of_user));
+    assert_eq!(
+        settings.withheld[0].to_string(),
+        "plugin_dirs = [\"plugins\"]"
+    );
+    TrustStore::new(&desk.places().state_dir)
+        .trust(&settings.project)
+        .unwrap();
+    assert_eq!(
+        desk.settings().plugin_dirs,
+        [desk.project_dir().join("plugins"), of_user]
+    );
     desk.project("# something new\n");
     assert_eq!(desk.settings().plugin_dirs.len(), 1);
 }
@@ -732,11 +1113,23 @@ fn always_is_written_into_a_trusted_file_and_trust_goes_on() {
     assert_eq!(text, "[permissions]\nallow = [\"calc.add\"]\n");
 
     desk.project("# changed meanwhile\n");
-    assert!(matches!(store.append_allow(&mut project, "calc.sub"), Err(TrustError::Changed { .. })));
+    assert!(matches!(
+        store.append_allow(&mut project, "calc.sub"),
+        Err(TrustError::Changed { .. })
+    ));
     let mut project = desk.settings().project;
-    assert!(matches!(store.append_allow(&mut project, "calc.sub"), Err(TrustError::NotTrusted { .. })));
-    assert!(matches!(store.append_allow(&mut project, "calc sub"), Err(TrustError::Append(_))));
-    assert_eq!(fs::read_to_string(&project.path).unwrap(), "# changed meanwhile\n");
+    assert!(matches!(
+        store.append_allow(&mut project, "calc.sub"),
+        Err(TrustError::NotTrusted { .. })
+    ));
+    assert!(matches!(
+        store.append_allow(&mut project, "calc sub"),
+        Err(TrustError::Append(_))
+    ));
+    assert_eq!(
+        fs::read_to_string(&project.path).unwrap(),
+        "# changed meanwhile\n"
+    );
     store.trust(&project).unwrap();
     store.append_allow(&mut project, "calc.sub").unwrap();
     assert_eq!(
@@ -749,7 +1142,10 @@ fn always_is_written_into_a_trusted_file_and_trust_goes_on() {
     let store = TrustStore::new(&desk.places().state_dir);
     let mut project = desk.settings().project;
     assert!(
-        matches!(store.append_allow(&mut project, "calc.add"), Err(TrustError::NotTrusted { .. })),
+        matches!(
+            store.append_allow(&mut project, "calc.add"),
+            Err(TrustError::NotTrusted { .. })
+        ),
         "it would trust the plugins as well"
     );
 }
@@ -769,8 +1165,12 @@ fn a_broken_list_of_trust_trusts_nothing_and_is_named() {
 #[test]
 fn grants_for_plugins_and_rules_for_tools_that_are_not_there_are_told() {
     let desk = Desk::trusting();
-    desk.project("[permissions]\ndeny = ['file.delete']\n[grants.filse]\n[grants.other]\n[grants.files]\n");
-    let notes = desk.settings().notes_about(&[plugin("files")], &["files.delete".to_owned()]);
+    desk.project(
+        "[permissions]\ndeny = ['file.delete']\n[grants.filse]\n[grants.other]\n[grants.files]\n",
+    );
+    let notes = desk
+        .settings()
+        .notes_about(&[plugin("files")], &["files.delete".to_owned()]);
     assert_eq!(
         notes,
         [
@@ -799,7 +1199,10 @@ fn a_grant_over_plugins_or_settings_is_told() {
 fn the_template_sets_nothing_and_uncommented_it_sets_the_defaults() {
     let values = |desk: &Desk| -> Vec<String> {
         let lines = desk.settings().origin_lines();
-        lines.iter().map(|line| line.split("  # from ").next().unwrap().to_owned()).collect()
+        lines
+            .iter()
+            .map(|line| line.split("  # from ").next().unwrap().to_owned())
+            .collect()
     };
     let desk = Desk::trusting();
     let defaults = values(&desk);
@@ -821,7 +1224,10 @@ fn the_template_sets_nothing_and_uncommented_it_sets_the_defaults() {
     desk.project(&lines.join("\n"));
     assert_eq!(values(&desk), defaults);
     let lines = desk.settings().origin_lines();
-    let from_file = lines.iter().filter(|line| line.contains("project file")).count();
+    let from_file = lines
+        .iter()
+        .filter(|line| line.contains("project file"))
+        .count();
     // empty lists of rules come from nowhere
     assert_eq!(from_file, uncommented - 3, "{lines:#?}");
     for key in env_vars::all().iter().filter_map(|var| var.key) {
@@ -833,7 +1239,8 @@ fn the_template_sets_nothing_and_uncommented_it_sets_the_defaults() {
 /// `key = value`
 fn is_setting(line: &str) -> bool {
     line.split_once(" = ").is_some_and(|(key, _)| {
-        key.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c == '.')
+        key.chars()
+            .all(|c| c.is_ascii_lowercase() || c == '_' || c == '.')
     })
 }
 
@@ -859,8 +1266,14 @@ fn each_example_of_the_template_is_valid() {
     desk.project(&[before, after].concat().join("\n"));
     let settings = desk.settings();
     assert_eq!(settings.system.as_deref(), Some("Answer briefly."));
-    assert_eq!(settings.grants_for(&plugin("files")).folders[0].access, Access::Write);
-    assert_eq!(settings.limits_for(&plugin("files"), None).memory_bytes, 32 << 20);
+    assert_eq!(
+        settings.grants_for(&plugin("files")).folders[0].access,
+        Access::Write
+    );
+    assert_eq!(
+        settings.limits_for(&plugin("files"), None).memory_bytes,
+        32 << 20
+    );
 }
 
 #[test]
@@ -877,8 +1290,16 @@ fn the_template_is_reviewed() {
 #[test]
 fn places_of_this_user_are_absolute() {
     let places = Places::of_this_user().unwrap();
-    for path in [places.config_file(), places.plugins_dir(), places.compiled_code_dir(), places.state_dir] {
-        assert!(path.is_absolute() && path.iter().any(|part| part == "agentloop"), "{path:?}");
+    for path in [
+        places.config_file(),
+        places.plugins_dir(),
+        places.compiled_code_dir(),
+        places.state_dir,
+    ] {
+        assert!(
+            path.is_absolute() && path.iter().any(|part| part == "agentloop"),
+            "{path:?}"
+        );
     }
     assert!(Path::new(&places.home).is_absolute());
 }

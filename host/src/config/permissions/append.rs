@@ -73,9 +73,16 @@ pub(in crate::config) fn with_allow_rule(
         key,
         wanted,
     };
+    // comments of a file that sets nothing would end up behind what is added
+    let mut table = Table::new();
+    if document.is_empty() {
+        let comments = document.trailing().as_str().unwrap_or_default().to_owned();
+        table.decor_mut().set_prefix(comments);
+        document.set_trailing("");
+    }
     let permissions = document
         .entry("permissions")
-        .or_insert_with(|| Item::Table(Table::new()))
+        .or_insert_with(|| Item::Table(table))
         .as_table_like_mut()
         .ok_or_else(|| shape("permissions", "a table"))?;
     let allow = permissions

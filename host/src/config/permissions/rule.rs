@@ -75,28 +75,35 @@ impl fmt::Display for Miss {
     }
 }
 
-/// Why a text is not a rule.
+/// Why a text is not a rule, or not a pattern of tools.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{text}` is not a permission rule: {why}; write `plugin.tool`, `plugin.*` or `plugin.tool(argument:pattern)`"
-)]
+#[error("`{text}` is not {what}")]
 pub struct InvalidRule {
     text: String,
-    why: &'static str,
+    what: String,
 }
 
 impl InvalidRule {
-    fn new(text: &str, why: &'static str) -> Self {
+    fn rule(text: &str, why: &str) -> Self {
         Self {
             text: super::super::shown(text),
-            why,
+            what: format!(
+                "a permission rule: {why}; write `plugin.tool`, `plugin.*` or `plugin.tool(argument:pattern)`"
+            ),
+        }
+    }
+
+    fn tools(text: &str, why: &str) -> Self {
+        Self {
+            text: super::super::shown(text),
+            what: format!("a pattern of tools: {why}; write `plugin.tool` or `plugin.*`"),
         }
     }
 }
 
 impl Rule {
     pub fn parse(text: &str) -> Result<Self, InvalidRule> {
-        let no = |why| InvalidRule::new(text, why);
+        let no = |why| InvalidRule::rule(text, why);
         if text.len() > MAX_RULE_BYTES {
             return Err(no("it is longer than 1024 bytes"));
         }
@@ -149,7 +156,7 @@ impl fmt::Display for Rule {
 
 impl ToolPattern {
     pub fn parse(text: &str) -> Result<Self, InvalidRule> {
-        Self::parse_name(text.trim()).map_err(|why| InvalidRule::new(text, why))
+        Self::parse_name(text.trim()).map_err(|why| InvalidRule::tools(text, why))
     }
 
     /// `rule_name` is `plugin.tool`.
