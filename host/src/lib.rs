@@ -26,3 +26,4 @@ pub mod agent;
 
 // surfaces: parse, call, render
 pub mod cli;
+mod sdk_sources;
