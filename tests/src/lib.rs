@@ -1,4 +1,5 @@
 //! What tests share: one helper that knows the API.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
+pub mod guests;
 pub mod servers;

@@ -4,4 +4,5 @@
 mod all {
     mod config;
     mod egress;
+    mod sandbox;
 }

@@ -1,0 +1,7 @@
+//! The tool contract, generated from `wit/`.
+
+wasmtime::component::bindgen!({
+    path: "../wit",
+    world: "tool",
+    exports: { default: async },
+});

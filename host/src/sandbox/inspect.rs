@@ -1,0 +1,384 @@
+//! What a file is, without compiling or running anything of it.
+
+use wasmparser::{Encoding, Parser, Payload};
+
+use super::{
+    LoadError,
+    limits::MAX_COMPONENT_BYTES,
+    metadata::{self, Definitions, MetadataError, SECTION},
+    text::shown,
+};
+use crate::ids::ComponentDigest;
+
+/// The interface that makes a component a plugin.
+const TOOLS_INTERFACE: &str = "agentloop:tool/tools";
+/// The version of the contract that this host speaks; also what its messages name.
+pub(super) const CONTRACT: Version = Version { major: 0, minor: 1 };
+/// Names that are kept of a component's imports and exports.
+const MAX_NAMES: usize = 1000;
+const MAX_NAME_BYTES: usize = 200;
+
+/// What can be told of a file by reading it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inspection {
+    pub digest: ComponentDigest,
+    pub size_bytes: usize,
+    pub file: FileKind,
+    /// The interfaces that a component needs of its host: an upper bound of what it can ask for.
+    pub imports: Vec<String>,
+    pub exports: Vec<String>,
+    /// What the custom section says; absent in components that have to be asked by running `list`.
+    pub metadata: Option<Result<Definitions, MetadataError>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileKind {
+    /// A component with `agentloop:tool/tools`; the version as it stands there, if one does.
+    Tool {
+        version: Option<String>,
+    },
+    /// A component that runs as a program (`wasi:cli/run`).
+    Command,
+    /// A component with other exports.
+    Component,
+    /// WebAssembly 1.0 without the component layer.
+    CoreModule,
+    NotWasm {
+        /// With its article, such as `a zip archive`.
+        looks_like: &'static str,
+    },
+    Damaged {
+        at: usize,
+        why: String,
+    },
+}
+
+/// Reads what a file is. Takes about a millisecond for each MiB, most of it for the digest.
+pub fn inspect(wasm: &[u8]) -> Inspection {
+    let mut found = Found::default();
+    let file = match looks_like(wasm) {
+        Some(looks_like) => FileKind::NotWasm { looks_like },
+        None => match found.read(wasm) {
+            Err((at, why)) => FileKind::Damaged { at, why },
+            Ok(Encoding::Module) => FileKind::CoreModule,
+            Ok(Encoding::Component) => found.component_kind(),
+        },
+    };
+    Inspection {
+        digest: ComponentDigest::of(wasm),
+        size_bytes: wasm.len(),
+        file,
+        imports: found.imports,
+        exports: found.exports,
+        // Two of them (in a composition) would leave open whose tools are called: then it is asked.
+        metadata: match found.sections.as_slice() {
+            [section] => Some(metadata::from_section(section)),
+            _ => None,
+        },
+    }
+}
+
+impl Inspection {
+    /// Whether this host can load it, as far as reading tells.
+    pub(super) fn check(&self) -> Result<(), LoadError> {
+        if self.size_bytes > MAX_COMPONENT_BYTES {
+            let bytes = self.size_bytes;
+            return Err(LoadError::TooLarge { bytes });
+        }
+        match &self.file {
+            FileKind::NotWasm { looks_like } => Err(LoadError::NotWasm { looks_like }),
+            FileKind::Damaged { at, why } => Err(LoadError::Damaged {
+                at: *at,
+                size: self.size_bytes,
+                why: why.clone(),
+            }),
+            FileKind::CoreModule => Err(LoadError::CoreModule),
+            FileKind::Command => Err(LoadError::Command),
+            FileKind::Component => Err(LoadError::NoTools {
+                exports: names(&self.exports),
+            }),
+            FileKind::Tool { version } => {
+                check_version(version.as_deref())?;
+                check_imports(&self.imports)
+            }
+        }
+    }
+}
+
+fn check_version(version: Option<&str>) -> Result<(), LoadError> {
+    let found = version.unwrap_or("no version").to_owned();
+    let side = match version.and_then(Version::parse) {
+        Some(version) if version == CONTRACT => return Ok(()),
+        Some(version) if version > CONTRACT => "update agentloop-host",
+        Some(_) | None => "build the tool again with a newer agentloop-sdk",
+    };
+    Err(LoadError::OtherVersion { found, side })
+}
+
+fn check_imports(imports: &[String]) -> Result<(), LoadError> {
+    let unknown: Vec<_> = imports.iter().filter(|name| !is_known(name)).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let newer = unknown
+        .iter()
+        .any(|name| name.starts_with("agentloop:tool/"));
+    Err(LoadError::UnknownImports {
+        imports: names(&unknown),
+        advice: if newer {
+            "update agentloop-host"
+        } else if unknown.iter().any(|name| name.starts_with("wasi:")) {
+            "build it for WASI 0.2 (`wasm32-wasip2`)"
+        } else {
+            "link them into the component, with `wac plug` for example"
+        },
+    })
+}
+
+fn is_known(import: &str) -> bool {
+    const WASI: [&str; 7] = [
+        "wasi:cli",
+        "wasi:clocks",
+        "wasi:filesystem",
+        "wasi:http",
+        "wasi:io",
+        "wasi:random",
+        "wasi:sockets",
+    ];
+    let Some((package, rest)) = import.split_once('/') else {
+        return false;
+    };
+    let Some((_, version)) = rest.split_once('@') else {
+        return false;
+    };
+    let Some(version) = Version::parse(version) else {
+        return false;
+    };
+    if package == "agentloop:tool" {
+        return version == CONTRACT;
+    }
+    WASI.contains(&package) && version == Version { major: 0, minor: 2 }
+}
+
+fn names(names: &[impl AsRef<str>]) -> String {
+    const SHOWN: usize = 12;
+    if names.is_empty() {
+        return "nothing".to_owned();
+    }
+    let mut text = String::new();
+    for (n, name) in names.iter().take(SHOWN).enumerate() {
+        let comma = if n == 0 { "" } else { ", " };
+        text.push_str(&format!("{comma}`{}`", name.as_ref()));
+    }
+    if names.len() > SHOWN {
+        text.push_str(&format!(" and {} more", names.len() - SHOWN));
+    }
+    text
+}
+
+/// The part of a version that has to agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version {
+    major: u64,
+    minor: u64,
+}
+
+impl Version {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(['.', '-', '+']);
+        let mut number = || parts.next()?.parse().ok();
+        let version = Self {
+            major: number()?,
+            minor: number()?,
+        };
+        number().map(|_: u64| version)
+    }
+}
+
+/// What stands in a component, read from its sections.
+#[derive(Default)]
+struct Found {
+    imports: Vec<String>,
+    exports: Vec<String>,
+    sections: Vec<Vec<u8>>,
+}
+
+impl Found {
+    fn read(&mut self, wasm: &[u8]) -> Result<Encoding, (usize, String)> {
+        let mut depth = 0_usize;
+        let mut outermost = None;
+        let damaged =
+            |e: wasmparser::BinaryReaderError| (e.offset(), shown(e.message(), 300, false));
+        for payload in Parser::new(0).parse_all(wasm) {
+            match payload.map_err(damaged)? {
+                Payload::Version { encoding, .. } => {
+                    depth += 1;
+                    outermost.get_or_insert(encoding);
+                }
+                Payload::End(_) => depth = depth.saturating_sub(1),
+                Payload::ComponentImportSection(imports) if depth == 1 => {
+                    for import in imports {
+                        keep(&mut self.imports, import.map_err(damaged)?.name.name);
+                    }
+                }
+                Payload::ComponentExportSection(exports) if depth == 1 => {
+                    for export in exports {
+                        keep(&mut self.exports, export.map_err(damaged)?.name.name);
+                    }
+                }
+                Payload::CustomSection(section)
+                    if section.name() == SECTION && self.sections.len() < 2 =>
+                {
+                    self.sections.push(section.data().to_vec());
+                }
+                _ => {}
+            }
+        }
+        outermost.ok_or_else(|| (wasm.len(), "it has no header".to_owned()))
+    }
+
+    fn component_kind(&self) -> FileKind {
+        let versions = |interface: &str| -> Vec<Option<String>> {
+            self.exports
+                .iter()
+                .filter_map(|export| match export.split_once('@') {
+                    Some((name, version)) => (name == interface).then(|| Some(version.to_owned())),
+                    None => (export == interface).then_some(None),
+                })
+                .collect()
+        };
+        let mut tools = versions(TOOLS_INTERFACE);
+        // A component may offer several; the one that this host speaks counts.
+        tools.sort_by_key(|version| version.as_deref().and_then(Version::parse) != Some(CONTRACT));
+        match tools.into_iter().next() {
+            Some(version) => FileKind::Tool { version },
+            None if !versions("wasi:cli/run").is_empty() => FileKind::Command,
+            None => FileKind::Component,
+        }
+    }
+}
+
+fn keep(names: &mut Vec<String>, name: &str) {
+    if names.len() < MAX_NAMES {
+        names.push(shown(name, MAX_NAME_BYTES, false));
+    }
+}
+
+/// What a file is that doesn't begin like WebAssembly.
+fn looks_like(bytes: &[u8]) -> Option<&'static str> {
+    const MAGIC: &[u8] = b"\0asm";
+    const KNOWN: [(&[u8], &str); 14] = [
+        (
+            b"\x7fELF",
+            "an ELF file (a native program or library, or code compiled ahead of time)",
+        ),
+        (b"PK\x03\x04", "a zip archive"),
+        (b"\x1f\x8b", "a gzip archive"),
+        (b"\xfd7zXZ", "an xz archive"),
+        (b"\x28\xb5\x2f\xfd", "a zstd archive"),
+        (b"MZ", "a Windows program"),
+        (b"\xcf\xfa\xed\xfe", "a macOS program"),
+        (b"\xca\xfe\xba\xbe", "a macOS program or a Java class"),
+        (b"#!", "a script"),
+        (b"(", "WebAssembly text"),
+        (b"<", "a web page or XML"),
+        (b"{", "JSON"),
+        (b"version https://git-lfs", "a Git LFS pointer"),
+        (b"!<arch>", "a static library"),
+    ];
+    if bytes.is_empty() {
+        return Some("an empty file");
+    }
+    if bytes.starts_with(MAGIC) {
+        return None;
+    }
+    if MAGIC.starts_with(bytes) {
+        return Some("the first bytes of WebAssembly, cut off");
+    }
+    if bytes.iter().all(|b| *b == 0) {
+        return Some("nothing but zeros");
+    }
+    let start = bytes.trim_ascii_start();
+    let known = KNOWN
+        .iter()
+        .find(|(magic, _)| bytes.starts_with(magic) || start.starts_with(magic));
+    Some(known.map_or("data of an unknown kind", |(_, name)| *name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(wasm: &[u8]) -> String {
+        inspect(wasm).check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn other_files_are_named() {
+        for (bytes, name) in [
+            (&b""[..], "an empty file"),
+            (b"\x7fELF\x02\x01", "an ELF file"),
+            (b"PK\x03\x04rest", "a zip archive"),
+            (b"\0as", "cut off"),
+            (b"\0\0\0\0\0\0\0\0\0", "nothing but zeros"),
+            (b"\n\n  (component)", "WebAssembly text"),
+            (b"hello", "data of an unknown kind"),
+        ] {
+            let error = error(bytes);
+            assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn core_modules_are_told_apart() {
+        let error = error(b"\0asm\x01\0\0\0");
+        assert!(
+            error.contains("core") && error.contains("wasm32-wasip2"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn damage_has_a_place() {
+        // A component whose first section claims more bytes than there are.
+        let error = error(b"\0asm\x0d\0\x01\0\x07\x40\x01");
+        assert!(error.contains("at byte"), "{error}");
+    }
+
+    #[test]
+    fn versions_say_which_side_to_update() {
+        let side = |version: Option<&str>| check_version(version).map_err(|e| e.to_string());
+        assert_eq!(side(Some("0.1.0")), Ok(()));
+        assert_eq!(side(Some("0.1.7")), Ok(()));
+        for (version, says) in [
+            (Some("0.2.0"), "update agentloop-host"),
+            (Some("1.1.0"), "update agentloop-host"),
+            (Some("0.0.9"), "agentloop-sdk"),
+            (Some("nonsense"), "agentloop-sdk"),
+            (None, "agentloop-sdk"),
+        ] {
+            let error = side(version).unwrap_err();
+            assert!(error.contains(says) && error.contains("0.1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn imports_are_known_by_package_and_version() {
+        for known in [
+            "wasi:io/streams@0.2.6",
+            "wasi:http/types@0.2.0",
+            "agentloop:tool/logging@0.1.3",
+        ] {
+            assert!(is_known(known), "{known}");
+        }
+        for unknown in [
+            "wasi:io/streams@0.3.0",
+            "wasi:keyvalue/store@0.2.0",
+            "agentloop:tool/logging@0.2.0",
+            "log",
+            "a:b/c",
+        ] {
+            assert!(!is_known(unknown), "{unknown}");
+        }
+    }
+}

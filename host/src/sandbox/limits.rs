@@ -1,0 +1,195 @@
+//! Every bound that a guest meets, and the limiter that holds its memory.
+
+use std::time::Duration;
+
+use wasmtime::ResourceLimiter;
+
+/// Largest file that is taken for a component: Python ones have about 18 MiB.
+pub const MAX_COMPONENT_BYTES: usize = 64 << 20;
+/// How long a load waits for one compilation. Compiling is outside of what wasmtime promises to bound.
+pub const COMPILE_WAIT: Duration = Duration::from_secs(30);
+
+/// Elements of all tables of a call together; CPython's has most, about 12,000.
+pub const TABLE_ELEMENTS: usize = 20_000;
+pub const TABLES_PER_CALL: usize = 16;
+pub const MEMORIES_PER_CALL: usize = 8;
+/// Memories in the pool beyond the first one of each call, for components with several: one for each so many
+/// calls.
+pub(super) const CALLS_PER_EXTRA_MEMORY: u32 = 4;
+/// Core instances of a call: Python components link about 30 modules.
+pub const INSTANCES_PER_CALL: usize = 64;
+/// Metadata of one instance in the host's memory.
+pub const INSTANCE_METADATA_BYTES: usize = 1 << 20;
+pub const WASM_STACK_BYTES: usize = 512 << 10;
+/// What one host call may copy out of a guest.
+pub const HOST_CALL_BYTES: usize = 8 << 20;
+/// Things of the host that a guest may hold: streams, files, pollables, requests.
+pub const HOST_RESOURCES: usize = 1024;
+/// Handles of all kinds in a store, those between a component's own parts included.
+pub const HANDLES: usize = 4096;
+/// Random bytes that a guest gets at once.
+pub const RANDOM_BYTES: u64 = 64 << 10;
+/// Header fields of one request or response, with their bookkeeping.
+pub const HTTP_FIELD_BYTES: usize = 32 << 10;
+
+/// Lines that a call may log or print; the rest is counted.
+pub const LINES: usize = 1000;
+/// Longer lines are cut.
+pub const LINE_BYTES: usize = 4 << 10;
+/// Text of all lines of a call.
+pub const LINES_BYTES: usize = 64 << 10;
+/// Reports of progress that are passed on; the rest is counted.
+pub const PROGRESS_REPORTS: usize = 1000;
+/// Longest text of a trap or panic in an outcome.
+pub const TRAP_TEXT_BYTES: usize = 4 << 10;
+
+/// The custom section `agentloop-tools`, or what `list` gives.
+pub const METADATA_BYTES: usize = 8 << 20;
+pub const METADATA_TIMEOUT: Duration = Duration::from_millis(100);
+pub const METADATA_MEMORY_BYTES: usize = 64 << 20;
+pub const TOOLS_PER_COMPONENT: usize = 256;
+pub const REQUESTS_PER_TOOL: usize = 64;
+pub const TITLE_BYTES: usize = 256;
+pub const DESCRIPTION_BYTES: usize = 8 << 10;
+pub const SCHEMA_BYTES: usize = 256 << 10;
+pub const REASON_BYTES: usize = 512;
+
+/// Counts a call's memory and remembers when it refused some: a guest that gets none aborts with a trap that
+/// says nothing of memory.
+#[derive(Debug)]
+pub(super) struct MemoryLimiter {
+    limit_bytes: usize,
+    bytes: usize,
+    /// The growth that was allowed last, to be taken back should it fail.
+    pending_bytes: usize,
+    peak_bytes: usize,
+    table_elements: usize,
+    refused: bool,
+}
+
+impl MemoryLimiter {
+    pub(super) fn new(limit_bytes: usize) -> Self {
+        Self {
+            limit_bytes,
+            bytes: 0,
+            pending_bytes: 0,
+            peak_bytes: 0,
+            table_elements: 0,
+            refused: false,
+        }
+    }
+
+    pub(super) fn peak_bytes(&self) -> usize {
+        self.peak_bytes
+    }
+
+    /// Whether the guest asked for more memory than it may have.
+    pub(super) fn refused(&self) -> bool {
+        self.refused
+    }
+}
+
+impl ResourceLimiter for MemoryLimiter {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let growth = desired.saturating_sub(current);
+        let allowed = self
+            .bytes
+            .checked_add(growth)
+            .is_some_and(|total| total <= self.limit_bytes);
+        if allowed {
+            self.bytes += growth;
+            self.pending_bytes = growth;
+            self.peak_bytes = self.peak_bytes.max(self.bytes);
+        } else {
+            self.pending_bytes = 0;
+            self.refused = true;
+        }
+        Ok(allowed)
+    }
+
+    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        self.bytes -= std::mem::take(&mut self.pending_bytes);
+        Ok(())
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let growth = desired.saturating_sub(current);
+        let allowed = self
+            .table_elements
+            .checked_add(growth)
+            .is_some_and(|total| total <= TABLE_ELEMENTS);
+        if allowed {
+            self.table_elements += growth;
+        }
+        Ok(allowed)
+    }
+
+    fn instances(&self) -> usize {
+        INSTANCES_PER_CALL
+    }
+
+    fn tables(&self) -> usize {
+        TABLES_PER_CALL
+    }
+
+    fn memories(&self) -> usize {
+        MEMORIES_PER_CALL
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memories_are_summed() {
+        let mut limiter = MemoryLimiter::new(100);
+        assert!(limiter.memory_growing(0, 60, None).unwrap());
+        assert!(limiter.memory_growing(0, 40, None).unwrap());
+        assert!(!limiter.refused());
+        assert!(!limiter.memory_growing(40, 41, None).unwrap());
+        assert!(limiter.refused());
+        assert_eq!(limiter.peak_bytes(), 100);
+    }
+
+    #[test]
+    fn a_growth_that_failed_is_given_back() {
+        let mut limiter = MemoryLimiter::new(100);
+        assert!(limiter.memory_growing(0, 80, None).unwrap());
+        limiter
+            .memory_grow_failed(wasmtime::Error::msg("no"))
+            .unwrap();
+        assert!(limiter.memory_growing(0, 100, None).unwrap());
+        // A failure after a refusal takes nothing back.
+        assert!(!limiter.memory_growing(100, 101, None).unwrap());
+        limiter
+            .memory_grow_failed(wasmtime::Error::msg("no"))
+            .unwrap();
+        assert!(!limiter.memory_growing(100, 101, None).unwrap());
+    }
+
+    #[test]
+    fn sizes_do_not_overflow() {
+        let mut limiter = MemoryLimiter::new(usize::MAX);
+        assert!(limiter.memory_growing(0, 10, None).unwrap());
+        assert!(!limiter.memory_growing(0, usize::MAX, None).unwrap());
+    }
+
+    #[test]
+    fn tables_are_summed() {
+        let mut limiter = MemoryLimiter::new(0);
+        assert!(limiter.table_growing(0, TABLE_ELEMENTS, None).unwrap());
+        assert!(!limiter.table_growing(0, 1, None).unwrap());
+        assert!(!limiter.refused(), "tables are not memory");
+    }
+}

@@ -1,0 +1,122 @@
+//! What a tool lacked, and the exact thing that an operator can do about it.
+
+use crate::{
+    capability::{Access, Capability, Reach, Request},
+    ids::PluginName,
+    tool::Refusal,
+};
+
+/// A complete sentence for [`Refusal::remedy`], with the lines to add.
+fn remedy(plugin: &PluginName, missing: &Capability) -> String {
+    let line = match missing {
+        Capability::Folder { path, access } => {
+            let guest = if path == "*" { "/folder" } else { path };
+            let access = match access {
+                Access::Read => "",
+                Access::Write => ", access = \"write\"",
+            };
+            format!(
+                "folders = [{{ path = \"a folder of yours\", as = {}{access} }}]",
+                quoted(guest)
+            )
+        }
+        Capability::Http { origin, .. } => format!("http = [{}]", quoted(&origin.to_string())),
+        Capability::Environment { name } => format!("env = [{}]", quoted(name)),
+    };
+    format!(
+        "To allow it, add it to the plugin's grants in agentloop.toml:\n[grants.{plugin}]\n{line}"
+    )
+}
+
+/// The folders and variables that a tool asks for and was not granted, or not for writing. WASI has no call
+/// that would tell when one is missed, so this is what a tool that fails is told.
+pub(super) fn not_granted(
+    plugin: &PluginName,
+    requests: &[Request],
+    reach: &Reach,
+) -> Vec<Refusal> {
+    requests
+        .iter()
+        .filter(|request| match &request.capability {
+            Capability::Folder { path, access } => !reach
+                .folders
+                .iter()
+                .any(|f| (path == "*" || *path == f.guest_path) && f.access >= *access),
+            Capability::Environment { name } => !reach.environment.iter().any(|e| e.name == *name),
+            // Recorded where it happens, by the egress.
+            Capability::Http { .. } => false,
+        })
+        .map(|request| Refusal {
+            attempted: request.capability.to_string(),
+            missing: request.capability.clone(),
+            requested: true,
+            remedy: remedy(plugin, &request.capability),
+        })
+        .collect()
+}
+
+/// As a TOML basic string.
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capability::{FolderGrant, Grants};
+
+    fn plugin() -> PluginName {
+        PluginName::parse("weather").unwrap()
+    }
+
+    fn folder(path: &str, access: Access) -> Request {
+        Request {
+            capability: Capability::Folder {
+                path: path.into(),
+                access,
+            },
+            reason: String::new(),
+        }
+    }
+
+    #[test]
+    fn remedies_are_lines_of_the_file() {
+        for (missing, line) in [
+            (
+                Capability::Folder {
+                    path: "/my \"notes\"".into(),
+                    access: Access::Write,
+                },
+                r#"folders = [{ path = "a folder of yours", as = '/my "notes"', access = "write" }]"#,
+            ),
+            (
+                Capability::Environment { name: "A".into() },
+                r#"env = ["A"]"#,
+            ),
+        ] {
+            let text = remedy(&plugin(), &missing);
+            let (_, lines) = text.split_once('\n').unwrap();
+            assert_eq!(lines, format!("[grants.weather]\n{line}"));
+            toml::from_str::<toml::Table>(lines).unwrap();
+        }
+    }
+
+    #[test]
+    fn folders_count_with_their_access() {
+        let requests = [folder("/notes", Access::Write), folder("*", Access::Read)];
+        let grants = |access| Grants {
+            folders: vec![FolderGrant {
+                host_path: "/srv/notes".into(),
+                guest_path: "/notes".into(),
+                access,
+            }],
+            ..Grants::default()
+        };
+        let missing = |grants: &Grants| {
+            not_granted(&plugin(), &requests, &Reach::new(&requests, grants)).len()
+        };
+        assert_eq!(missing(&Grants::default()), 2);
+        assert_eq!(missing(&grants(Access::Read)), 1);
+        assert_eq!(missing(&grants(Access::Write)), 0);
+    }
+}
