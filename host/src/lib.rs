@@ -20,6 +20,7 @@ pub mod policy;
 pub mod provider;
 pub mod registry;
 pub mod sandbox;
+pub mod shipped;
 
 // behaviour
 pub mod agent;
