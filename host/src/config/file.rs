@@ -71,7 +71,7 @@ pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Notes every key that no [`Entry`] has.
+/// Notes every key that is not in [`keys::ALL`].
 fn check_known(table: &Node, prefix: &str, faults: &mut Vec<Fault>) {
     for member in table.members() {
         let key = member.key.as_str();

@@ -70,13 +70,11 @@ fn folder(node: &Node, key: &str, cx: &mut Context) -> Option<WrittenFolder> {
             }
             text
         }
-        None => match Path::new(&written).components().next_back() {
-            Some(Component::Normal(name)) if written != "~" => {
-                format!("/{}", name.to_string_lossy())
-            }
-            _ => {
+        None => match default_guest_path(&written) {
+            Some(guest_path) => guest_path,
+            None => {
                 cx.faults.push(path.fault(format!(
-                    "`{key}` has the folder `{}`, which has no name; add `as = \"/name\"`",
+                    "`{key}` has the folder `{}`, which gives no name; add `as = \"/name\"`",
                     shown(&written)
                 )));
                 return None;
@@ -94,6 +92,17 @@ fn folder(node: &Node, key: &str, cx: &mut Context) -> Option<WrittenFolder> {
         },
         written,
     })
+}
+
+/// `/` and the last part of the path as written, if it has one.
+fn default_guest_path(written: &str) -> Option<String> {
+    match Path::new(written).components().next_back()? {
+        Component::Normal(name) if name != "~" => {
+            let guest_path = format!("/{}", name.to_str()?);
+            check_guest_path(&guest_path).ok().map(|()| guest_path)
+        }
+        _ => None,
+    }
 }
 
 fn existing_folder(node: &Node, key: &str, written: &str, cx: &mut Context) -> Option<PathBuf> {

@@ -26,11 +26,15 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// A path is relative to the file that names it, and `~/` is the user's home. Nothing else in it has a
+    /// A path is relative to the file that names it, and `~` in front is the user's home. Nothing else in it has a
     /// meaning: no pattern, no percent sign, no variable.
     pub(super) fn resolve(&self, written: &str, origin: &Origin) -> PathBuf {
-        if let Some(rest) = written.strip_prefix("~/") {
-            return self.home.join(rest);
+        match written.strip_prefix('~') {
+            Some("") => return self.home.clone(),
+            Some(rest) if rest.starts_with('/') => {
+                return self.home.join(rest.trim_start_matches('/'));
+            }
+            _ => {}
         }
         let base = match origin {
             Origin::User(_) => &self.user_dir,

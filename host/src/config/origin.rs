@@ -56,7 +56,8 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.origin {
             Origin::User(place) | Origin::Project(place) => write!(f, "{place}: {}", self.message),
-            origin @ (Origin::Default | Origin::Environment(_) | Origin::Flag(_)) => {
+            Origin::Default => f.write_str(&self.message),
+            origin @ (Origin::Environment(_) | Origin::Flag(_)) => {
                 write!(f, "{origin}: {}", self.message)
             }
         }

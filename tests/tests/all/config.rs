@@ -566,7 +566,11 @@ fn what_is_wrong_is_refused_with_file_line_key_and_nearest_spelling() {
         ),
         (
             "grants.f.folders = ['.']",
-            "`grants.f.folders` has the folder `.`, which has no name; add `as = \"/name\"`",
+            "`grants.f.folders` has the folder `.`, which gives no name; add `as = \"/name\"`",
+        ),
+        (
+            "grants.f.folders = ['~']",
+            "`grants.f.folders` has the folder `~`, which gives no name; add `as = \"/name\"`",
         ),
         (
             "grants.f.folders = [{ as = '/x' }]",
@@ -1158,7 +1162,7 @@ fn a_broken_list_of_trust_trusts_nothing_and_is_named() {
     fs::write(desk.places().state_dir.join("trusted.toml"), "[[project]").unwrap();
     assert_eq!(
         desk.fault(),
-        "default: `[tmp]/home/state/trusted.toml` is not a list of trusted files; delete it, and trust the projects again"
+        "`[tmp]/home/state/trusted.toml` is not a list of trusted files; delete it, and trust the projects again"
     );
 }
 
@@ -1302,4 +1306,70 @@ fn places_of_this_user_are_absolute() {
         );
     }
     assert!(Path::new(&places.home).is_absolute());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_variable_that_is_not_text_is_named() {
+    use std::{ffi::OsString, os::unix::ffi::OsStringExt as _};
+    let desk = Desk::trusting();
+    desk.project("[grants.f]\nenv = ['ODD']\n");
+    let mut inputs = desk.inputs();
+    let names = ["AGENTLOOP_MODEL", "ANTHROPIC_API_KEY", "ODD", "UNRELATED"];
+    inputs.environment = names
+        .map(|name| (name, OsString::from_vec(vec![0xff])))
+        .into_iter()
+        .collect();
+    let faults: Vec<_> = Settings::resolve(&inputs)
+        .unwrap_err()
+        .faults
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let expected = ["AGENTLOOP_MODEL", "ANTHROPIC_API_KEY", "ODD"]
+        .map(|name| format!("environment variable {name}: its value is not Unicode text"));
+    assert_eq!(faults, expected);
+}
+
+mod whatever_is_written {
+    use agentloop_host::config::permissions::{Permissions, Rule};
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_rule_is_read_or_refused(text in r"[a*]{0,3}\.?[a-z*?]{0,3}(\([a-z.]{0,2}:?[ -~ü]{0,12}\)?)?", value in r"[ -~ü]{0,12}") {
+            if let Ok(rule) = Rule::parse(&text) {
+                let mut permissions = Permissions::default();
+                permissions.deny.push(rule);
+                let _ = permissions.test("a.b", json!({ "a": value }).as_object().unwrap());
+            }
+        }
+
+        #[test]
+        fn an_allowed_path_is_in_its_folder(parts in prop::collection::vec(r"\.|\.\.|notes|x|", 0..6), slash in "/|\\\\|") {
+            let path = format!("{slash}{}", parts.join("/"));
+            let mut permissions = Permissions::default();
+            permissions.allow.push(Rule::parse("f.r(path:/notes/**)").unwrap());
+            let allowed = permissions.rule_for("f.r", json!({ "path": path }).as_object().unwrap()).is_some();
+            let mut plain = Vec::new();
+            for part in parts.iter().filter(|part| !part.is_empty() && *part != ".") {
+                if part == ".." { plain.pop(); } else { plain.push(part.as_str()); }
+            }
+            prop_assert_eq!(allowed, plain.first() == Some(&"notes"), "{}", path);
+        }
+
+        #[test]
+        fn a_file_is_read_or_refused(text in r#"(\[?(grants|sandbox|limits|permissions|f)(\.[a-z]{1,3})?\]?|(folders|deny|timeout|memory|env|http|model) ?=? ?(["'\[{][ -~\n]{0,10}|-?[0-9]{1,3}|true)|[ -~]{0,8}|\n){0,8}"#) {
+            let desk = Desk::new();
+            desk.project(&text);
+            if let Err(error) = Settings::resolve(&desk.inputs()) {
+                prop_assert!(!error.faults.is_empty());
+            }
+        }
+    }
 }
