@@ -5,4 +5,5 @@ mod all {
     mod config;
     mod egress;
     mod sandbox;
+    mod sdk;
 }
