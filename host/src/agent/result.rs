@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{
     ids::{ToolName, ToolUseId},
     tool::{Canceller, Content, Effects, Refusal, ResourceBody, ToolOutcome},
-    transcript::{Media, ResultContent, ToolResult},
+    transcript::{Media, ResultContent, ToolResult, repair::outcome_unknown},
 };
 
 /// How much text of one result reaches the model, in bytes, unless the operator says otherwise.
@@ -194,9 +194,7 @@ fn error_text(tool: &str, outcome: &ToolOutcome) -> String {
                 "Cancelled: by the run's own limit, which was reached".to_owned()
             }
         },
-        ToolOutcome::OutcomeUnknown => format!(
-            "Error: {name} was interrupted, outcome unknown: it may or may not have had its effects, so check before calling it again"
-        ),
+        ToolOutcome::OutcomeUnknown => outcome_unknown(&name),
         ToolOutcome::Internal { why } => format!(
             "Error: the host failed while it ran {name}: {}",
             message(why)
