@@ -12,9 +12,7 @@ use super::{
     terminal::{can_ask, caution, dim, good, strong},
     write,
 };
-
-/// The name of a project's settings file.
-const SETTINGS_FILE: &str = "agentloop.toml";
+use crate::config::{PLUGINS_DIR, PROJECT_FILE};
 
 #[derive(Debug, clap::Args)]
 pub struct InitArgs {
@@ -49,14 +47,14 @@ fn init(
     shipped: &[Shipped<'_>],
     replace: impl Fn(&Path) -> io::Result<bool>,
 ) -> anyhow::Result<ExitCode> {
-    let settings = args.dir.join(SETTINGS_FILE);
+    let settings = args.dir.join(PROJECT_FILE);
     let mut did = Vec::new();
     did.push((
         put(&settings, template.as_bytes(), |_| Ok(false))?,
         settings,
     ));
     for (name, wasm) in shipped {
-        let path = args.dir.join("plugins").join(format!("{name}.wasm"));
+        let path = args.dir.join(PLUGINS_DIR).join(format!("{name}.wasm"));
         did.push((put(&path, wasm, &replace)?, path));
     }
     for (did, path) in &did {

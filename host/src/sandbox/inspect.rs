@@ -80,7 +80,7 @@ pub fn inspect(wasm: &[u8]) -> Inspection {
 
 impl Inspection {
     /// Whether this host can load it, as far as reading tells.
-    pub(super) fn check(&self) -> Result<(), LoadError> {
+    pub fn check(&self) -> Result<(), LoadError> {
         if self.size_bytes > MAX_COMPONENT_BYTES {
             let bytes = self.size_bytes;
             return Err(LoadError::TooLarge { bytes });
