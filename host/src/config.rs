@@ -302,6 +302,11 @@ impl Settings {
         grants.chain(rules).collect()
     }
 
+    /// Every value as it counts, without those of keys.
+    pub fn values(&self) -> &[Shown] {
+        &self.shown
+    }
+
     /// Every value and where it comes from, a line each: `limits.max_tokens = 4096  # from default`. Keys are
     /// told to be set, not printed.
     pub fn origin_lines(&self) -> Vec<String> {

@@ -149,6 +149,12 @@ fn without_any_setting_the_defaults_hold() {
     assert_eq!(settings.grants_for(&plugin("files")), Default::default());
     assert!(settings.withheld.is_empty() && settings.notes.is_empty());
     assert!(settings.shows_tool("files.read"));
+    let values = settings.values();
+    assert!(
+        values
+            .iter()
+            .any(|v| v.key == "limits.max_tokens" && v.value == "4096")
+    );
 }
 
 #[test]
