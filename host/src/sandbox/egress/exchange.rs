@@ -405,3 +405,28 @@ fn wasi_error_of(error: &hyper::Error, limits: &EgressLimits) -> Error {
         fault => wasi_error(fault),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_upload_is_no_silence_of_the_servers() {
+        let patience = Duration::from_secs(10);
+        let progress = Progress::default();
+        let frames = (0..5).map(|_| Ok(Frame::data(Bytes::from_static(b"piece"))));
+        let body = http_body_util::StreamBody::new(futures_util::stream::iter(frames));
+        let mut upload = Upload {
+            body: WasiBody::new(body),
+            left: 1000,
+            limit: 1000,
+            progress: progress.clone(),
+        };
+        let silence = tokio::spawn(async move { progress.silence(patience).await });
+        while upload.frame().await.is_some() {
+            sleep(patience - Duration::from_secs(1)).await;
+            assert!(!silence.is_finished());
+        }
+        silence.await.unwrap();
+    }
+}

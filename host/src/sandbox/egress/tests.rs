@@ -186,6 +186,17 @@ async fn ask_with(
     request: http::Request<WasiBody>,
     options: Option<RequestOptions>,
 ) -> Result<Got, Error> {
+    let whole = whole(call, request, options);
+    timeout(Duration::from_secs(20), whole)
+        .await
+        .expect("the request did not end")
+}
+
+async fn whole(
+    call: &mut CallEgress,
+    request: http::Request<WasiBody>,
+    options: Option<RequestOptions>,
+) -> Result<Got, Error> {
     let sending = call.send_request(request, options, Box::new(async { Ok(()) }));
     let (response, driver) = Box::into_pin(sending).await?;
     let (head, body) = response.into_parts();
@@ -697,15 +708,28 @@ async fn a_server_without_tls_is_no_https_server() {
     drop(server.await);
 }
 
-/// Short enough to wait for; what a test does not want to see end first stays as it is.
+/// Short enough to wait for.
 const SOON: Duration = Duration::from_millis(200);
+
+/// No time limit ends a request, so that the one under test has to.
+const PATIENT: EgressLimits = EgressLimits {
+    requests: MAX_REQUESTS,
+    at_once: MAX_REQUESTS_AT_ONCE,
+    request_body_bytes: MAX_REQUEST_BODY_BYTES,
+    response_body_bytes: MAX_RESPONSE_BODY_BYTES,
+    header_bytes: MAX_HEADER_BYTES,
+    connect: Duration::from_secs(3600),
+    first_byte: Duration::from_secs(3600),
+    gap: Duration::from_secs(3600),
+    total: Duration::from_secs(3600),
+};
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_is_given_up() {
     let server = Server::start(|_| Reply::silent()).await;
     let limits = EgressLimits {
         first_byte: SOON,
-        ..EgressLimits::default()
+        ..PATIENT
     };
     let mut call = call_with(&Fake::default(), limits, &granted(&[&server.origin()]));
     let answer = ask(&mut call, get(&server.url("/"))).await;
@@ -723,7 +747,7 @@ async fn an_answer_that_stalls_is_given_up() {
     let server = Server::start(|_| Reply::stalling("so far")).await;
     let limits = EgressLimits {
         gap: SOON,
-        ..EgressLimits::default()
+        ..PATIENT
     };
     let mut call = call_with(&Fake::default(), limits, &granted(&[&server.origin()]));
     let answer = ask(&mut call, get(&server.url("/"))).await;
@@ -739,7 +763,7 @@ async fn an_answer_that_only_drips_ends_with_the_total() {
     let server = Server::start(|_| Reply::dripping(Duration::from_millis(20))).await;
     let limits = EgressLimits {
         total: SOON,
-        ..EgressLimits::default()
+        ..PATIENT
     };
     let mut call = call_with(&Fake::default(), limits, &granted(&[&server.origin()]));
     let answer = ask(&mut call, get(&server.url("/"))).await;
@@ -753,7 +777,7 @@ async fn an_answer_that_only_drips_ends_with_the_total() {
 #[tokio::test]
 async fn the_calls_deadline_ends_its_requests() {
     let server = Server::start(|_| Reply::dripping(Duration::from_millis(20))).await;
-    let egress = egress(&Fake::default(), EgressLimits::default(), &[]);
+    let egress = egress(&Fake::default(), PATIENT, &[]);
     let deadline = std::time::Instant::now() + SOON;
     let mut call = egress.for_call(&granted(&[&server.origin()]), &plugin(), Some(deadline));
     let answer = ask(&mut call, get(&server.url("/"))).await;
@@ -768,7 +792,7 @@ async fn an_address_that_swallows_connections_is_given_up() {
     let fake = Fake::default().name("hole.example", &[&[BLACK_HOLE]]);
     let limits = EgressLimits {
         connect: SOON,
-        ..EgressLimits::default()
+        ..PATIENT
     };
     let mut call = call_with(&fake, limits, &granted(&["*"]));
     let answer = ask(&mut call, get("http://hole.example/")).await;
@@ -781,32 +805,46 @@ async fn an_address_that_swallows_connections_is_given_up() {
 
 #[tokio::test]
 async fn a_guest_can_be_less_patient_but_not_more() {
-    let server = Server::start(|_| Reply::silent()).await;
-    let reach = granted(&[&server.origin()]);
-    let with = |time| {
-        Some(RequestOptions {
-            first_byte_timeout: Some(time),
-            ..RequestOptions::default()
-        })
+    let silent = Server::start(|_| Reply::silent()).await;
+    let stalling = Server::start(|_| Reply::stalling("")).await;
+    let fake = Fake::default().name("hole.example", &[&[BLACK_HOLE]]);
+    let reach = granted(&["*", &silent.origin(), &stalling.origin()]);
+    let none = RequestOptions::default();
+    let connect = |time| RequestOptions {
+        connect_timeout: Some(time),
+        ..none
     };
-    let mut less = call(&Fake::default(), &reach);
-    let answer = ask_with(&mut less, get(&server.url("/")), with(SOON)).await;
-    assert!(
-        matches!(answer, Err(Error::ConnectionReadTimeout)),
-        "{answer:?}"
-    );
-
+    let first_byte = |time| RequestOptions {
+        first_byte_timeout: Some(time),
+        ..none
+    };
+    let gap = |time| RequestOptions {
+        between_bytes_timeout: Some(time),
+        ..none
+    };
+    let hole = "http://hole.example/".to_owned();
+    for (uri, options) in [
+        (&hole, connect(SOON)),
+        (&silent.url("/"), first_byte(SOON)),
+        (&stalling.url("/"), gap(SOON)),
+    ] {
+        let mut call = call_with(&fake, PATIENT, &reach);
+        let answer = ask_with(&mut call, get(uri), Some(options)).await;
+        assert!(
+            matches!(
+                answer,
+                Err(Error::ConnectionTimeout | Error::ConnectionReadTimeout)
+            ),
+            "{uri}: {answer:?}"
+        );
+    }
     let limits = EgressLimits {
         first_byte: SOON,
-        ..EgressLimits::default()
+        ..PATIENT
     };
-    let mut more = call_with(&Fake::default(), limits, &reach);
-    let answer = ask_with(
-        &mut more,
-        get(&server.url("/")),
-        with(Duration::from_secs(3600)),
-    )
-    .await;
+    let mut call = call_with(&fake, limits, &reach);
+    let longer = Some(first_byte(PATIENT.total));
+    let answer = ask_with(&mut call, get(&silent.url("/")), longer).await;
     assert!(
         matches!(answer, Err(Error::ConnectionReadTimeout)),
         "{answer:?}"
@@ -863,6 +901,9 @@ async fn response_bodies_are_cut_at_their_limit() {
 
     let got = ask(&mut call, get(&fits.url("/"))).await.unwrap();
     assert_eq!(got.body.len() as u64, LIMIT);
+    // Where the length is known, the guest does not even get the head.
+    let sending = call.send_request(get(&announced.url("/")), None, Box::new(async { Ok(()) }));
+    assert!(Box::into_pin(sending).await.is_err());
     assert!(too_large(ask(&mut call, get(&announced.url("/"))).await));
     assert!(too_large(ask(&mut call, get(&endless.url("/"))).await));
     endless.ended(1).await;
@@ -957,8 +998,18 @@ async fn a_place_in_line_is_held_by_an_unread_answer_and_not_waited_for_for_ever
     );
     assert_eq!(server.connections(), 1);
     drop(unread);
+
+    // One that was read to its end holds no place, even while the guest keeps the handle.
+    let done = Server::start(|_| Reply::text("done")).await;
+    let mut call = call_with(&Fake::default(), limits, &granted(&[&done.origin()]));
+    let uri = done.url("/");
+    let first = call.send_request(get(&uri), None, Box::new(async { Ok(()) }));
+    let (mut response, driver) = Box::into_pin(first).await.unwrap();
+    let (read, _) = tokio::join!(response.body_mut().collect(), Box::into_pin(driver));
+    assert_eq!(read.unwrap().to_bytes(), "done");
     let third = call.send_request(get(&uri), None, Box::new(async { Ok(()) }));
     assert!(Box::into_pin(third).await.is_ok());
+    drop(response);
 }
 
 #[tokio::test]
