@@ -134,7 +134,11 @@ fn write_and_hang() -> Result<String> {
 }
 
 /// Tell the environment.
-#[tool(read_only, env("FOO", reason = "to tell it"), env("BAR", reason = "to tell it"))]
+#[tool(
+    read_only,
+    env("FOO", reason = "to tell it"),
+    env("BAR", reason = "to tell it")
+)]
 fn environment() -> String {
     let mut all: Vec<_> = std::env::vars().map(|(k, v)| format!("{k}={v}")).collect();
     all.sort();
@@ -152,8 +156,18 @@ fn fetch(url: String) -> Result<String> {
     Ok(http::get(url)?.error_for_status()?.text())
 }
 
+/// Send so many bytes, and say what came back.
+#[tool(http("*", methods = ["POST"], reason = "to send what is asked for"))]
+fn post(url: String, bytes: usize) -> Result<String> {
+    let request = http::Request::post(url).body(vec![b'x'; bytes]);
+    Ok(request.send()?.error_for_status()?.text())
+}
+
 /// Fetch a page of an origin that was not asked for.
-#[tool(read_only, http("https://api.example.org", reason = "to fetch from there"))]
+#[tool(
+    read_only,
+    http("https://api.example.org", reason = "to fetch from there")
+)]
 fn fetch_elsewhere(url: String) -> Result<String> {
     Ok(http::get(url)?.text())
 }
@@ -175,5 +189,6 @@ tools![
     write_and_hang,
     environment,
     fetch,
+    post,
     fetch_elsewhere,
 ];

@@ -149,9 +149,8 @@ fn search(complement: u64) -> usize {
     let first = core::arch::wasm32::memory_grow(0, pages);
     assert!(first != usize::MAX, "no memory to search");
     // SAFETY: these pages have just been added to memory, and nothing else uses them.
-    let fresh = unsafe {
-        std::slice::from_raw_parts((first * 65_536) as *const u64, pages * 65_536 / 8)
-    };
+    let fresh =
+        unsafe { std::slice::from_raw_parts((first * 65_536) as *const u64, pages * 65_536 / 8) };
     fresh.iter().filter(|word| **word == !complement).count()
 }
 
@@ -259,11 +258,18 @@ fn try_files(what: String, from: String, to: Option<String>) -> Result<String> {
         "read" => Ok(fs::read_to_string(from)?),
         "write" => Ok(fs::write(from, "changed").map(|()| "written".to_owned())?),
         "append" => {
-            fs::OpenOptions::new().append(true).open(from)?.write_all(b"changed")?;
+            fs::OpenOptions::new()
+                .append(true)
+                .open(from)?
+                .write_all(b"changed")?;
             Ok("appended".to_owned())
         }
         "truncate" => {
-            fs::OpenOptions::new().read(true).write(true).truncate(true).open(from)?;
+            fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .truncate(true)
+                .open(from)?;
             Ok("truncated".to_owned())
         }
         "set_len" => {
