@@ -1,5 +1,6 @@
 //! What tests share: one helper that knows the API.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
+pub mod crafted;
 pub mod guests;
 pub mod servers;

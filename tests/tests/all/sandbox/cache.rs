@@ -1,0 +1,201 @@
+//! Compiled code: kept, and never believed. B32.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use agentloop_host::sandbox::{Sandbox, SandboxSettings};
+use agentloop_tests::guests::{self, Guest};
+use serde_json::json;
+
+fn sandbox(cache: &Path) -> Sandbox {
+    let settings = SandboxSettings {
+        cache_dir: Some(cache.to_owned()),
+        ..guests::settings()
+    };
+    Sandbox::new(settings).unwrap()
+}
+
+async fn works(cache: &Path) {
+    let sandbox = sandbox(cache);
+    let helpful = Guest::load(&sandbox, guests::HELPFUL).await;
+    assert_eq!(helpful.text("add", json!({ "a": 1, "b": 2 })).await, "3");
+}
+
+/// The compiled components, sorted.
+fn entries(cache: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<_> = fs::read_dir(cache.join("compiled"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    entries.sort();
+    entries
+}
+
+fn only_entry(cache: &Path) -> PathBuf {
+    let [entry] = &entries(cache)[..] else {
+        panic!("{:?}", entries(cache))
+    };
+    entry.clone()
+}
+
+#[tokio::test]
+async fn compiled_code_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("a/b");
+    works(&cache).await;
+    let entry = only_entry(&cache);
+    let written = fs::metadata(&entry).unwrap().modified().unwrap();
+    works(&cache).await;
+    assert_eq!(
+        fs::metadata(&entry).unwrap().modified().unwrap(),
+        written,
+        "it was compiled again"
+    );
+    // Counting fuel is another compilation.
+    let mut helpful = Guest::load(&sandbox(&cache), guests::HELPFUL).await;
+    helpful.limits.fuel = Some(u64::MAX);
+    assert_eq!(helpful.text("add", json!({ "a": 1, "b": 2 })).await, "3");
+    assert_eq!(entries(&cache).len(), 2);
+}
+
+#[tokio::test]
+async fn a_damaged_entry_is_a_miss_and_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache");
+    works(&cache).await;
+    let entry = only_entry(&cache);
+    let good = fs::read(&entry).unwrap();
+    let mut flipped = good.clone();
+    flipped[good.len() / 2] ^= 1;
+    let mut seal = good.clone();
+    *seal.last_mut().unwrap() ^= 1;
+    for bad in [
+        vec![0; good.len()],
+        good[..good.len() / 2].to_vec(),
+        good[..good.len() - 1].to_vec(),
+        Vec::new(),
+        b"\x7fELF".to_vec(),
+        flipped,
+        seal,
+    ] {
+        fs::write(&entry, &bad).unwrap();
+        works(&cache).await;
+        assert_ne!(fs::read(&entry).unwrap(), bad, "it was not replaced");
+        assert_eq!(fs::metadata(&entry).unwrap().len(), good.len() as u64);
+    }
+}
+
+/// T18: what another host, or anybody else, put there is not run, however well-formed.
+#[tokio::test]
+async fn a_foreign_entry_is_a_miss() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    works(&ours).await;
+    works(&theirs).await;
+    let foreign = fs::read(only_entry(&theirs)).unwrap();
+    fs::write(only_entry(&ours), &foreign).unwrap();
+    works(&ours).await;
+    assert_ne!(fs::read(only_entry(&ours)).unwrap()[..], foreign[..]);
+
+    // One component's code under another's name.
+    Guest::load(&sandbox(&ours), guests::HOSTILE).await;
+    let [a, b] = &entries(&ours)[..] else {
+        panic!()
+    };
+    let (code_a, code_b) = (fs::read(a).unwrap(), fs::read(b).unwrap());
+    fs::write(a, &code_b).unwrap();
+    fs::write(b, &code_a).unwrap();
+    works(&ours).await;
+    let hostile = Guest::load(&sandbox(&ours), guests::HOSTILE).await;
+    assert_eq!(hostile.text("bump", json!({})).await, "1");
+}
+
+#[tokio::test]
+async fn a_new_key_makes_all_entries_misses() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache");
+    works(&cache).await;
+    let before = fs::read(only_entry(&cache)).unwrap();
+    fs::remove_file(cache.join("key")).unwrap();
+    works(&cache).await;
+    assert_ne!(fs::read(only_entry(&cache)).unwrap(), before);
+    // A key that is none: the cache is left alone, and all works.
+    fs::write(cache.join("key"), "short").unwrap();
+    works(&cache).await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_folder_that_others_can_write_is_not_used() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    for open in ["", "compiled", "key"] {
+        let cache = dir.path().join(format!("cache {open}"));
+        works(&cache).await;
+        let mode = if open == "key" { 0o644 } else { 0o777 };
+        fs::set_permissions(cache.join(open), fs::Permissions::from_mode(mode)).unwrap();
+        let entry = only_entry(&cache);
+        fs::write(&entry, "planted").unwrap();
+        works(&cache).await;
+        assert_eq!(fs::read(&entry).unwrap(), b"planted", "it was used");
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn what_is_made_is_private() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache");
+    works(&cache).await;
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&cache), 0o700);
+    assert_eq!(mode(&cache.join("compiled")), 0o700);
+    assert_eq!(mode(&cache.join("key")), 0o600);
+    assert_eq!(mode(&only_entry(&cache)), 0o600);
+}
+
+/// A cache that can't be used costs time and nothing else.
+#[tokio::test]
+async fn an_unusable_folder_only_costs_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "not a folder").unwrap();
+    works(&file).await;
+    works(&file.join("below")).await;
+
+    let cache = dir.path().join("cache");
+    works(&cache).await;
+    // An entry that can't be written: something else has its name.
+    let entry = only_entry(&cache);
+    fs::remove_file(&entry).unwrap();
+    fs::create_dir(&entry).unwrap();
+    works(&cache).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hosts_share_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..3 {
+        let cache = dir.path().join("cache");
+        let _ = fs::remove_dir_all(&cache);
+        tokio::join!(works(&cache), works(&cache), works(&cache));
+        works(&cache).await;
+        only_entry(&cache);
+    }
+}
+
+/// What an earlier host left half-written goes when there is too little room, and stands in nobody's way.
+#[tokio::test]
+async fn rubbish_in_the_folder_is_no_harm() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache");
+    works(&cache).await;
+    fs::remove_file(only_entry(&cache)).unwrap();
+    fs::write(cache.join("compiled/.new-abc"), "half").unwrap();
+    fs::create_dir(cache.join("compiled/folder")).unwrap();
+    works(&cache).await;
+    works(&cache).await;
+}
