@@ -119,6 +119,8 @@ fn pool(slots: u32) -> PoolingAllocationConfig {
     pool.max_core_instances_per_component(bound(INSTANCES_PER_CALL));
     pool.max_memories_per_component(bound(MEMORIES_PER_CALL));
     pool.max_tables_per_component(bound(TABLES_PER_CALL));
+    pool.max_memories_per_module(bound(MEMORIES_PER_CALL));
+    pool.max_tables_per_module(bound(TABLES_PER_CALL));
     pool.table_elements(TABLE_ELEMENTS);
     pool.max_component_instance_size(INSTANCE_METADATA_BYTES);
     pool.max_core_instance_size(INSTANCE_METADATA_BYTES);

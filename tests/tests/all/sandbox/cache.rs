@@ -5,8 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use agentloop_host::sandbox::{Sandbox, SandboxSettings};
-use agentloop_tests::guests::{self, Guest};
+use agentloop_host::{
+    sandbox::{Sandbox, SandboxSettings},
+    tool::ToolOutcome,
+};
+use agentloop_tests::{
+    crafted::Crafted,
+    guests::{self, Guest},
+};
 use serde_json::json;
 
 fn sandbox(cache: &Path) -> Sandbox {
@@ -17,10 +23,11 @@ fn sandbox(cache: &Path) -> Sandbox {
     Sandbox::new(settings).unwrap()
 }
 
+/// Small, since most of these tests compile it several times.
 async fn works(cache: &Path) {
-    let sandbox = sandbox(cache);
-    let helpful = Guest::load(&sandbox, guests::HELPFUL).await;
-    assert_eq!(helpful.text("add", json!({ "a": 1, "b": 2 })).await, "3");
+    let guest = Guest::load(&sandbox(cache), &Crafted::default().component()).await;
+    let ending = guest.call("crafted", json!({})).await;
+    assert_eq!(ending.outcome, ToolOutcome::Answered(vec![]));
 }
 
 /// The compiled components, sorted.
@@ -54,9 +61,10 @@ async fn compiled_code_is_kept() {
         "it was compiled again"
     );
     // Counting fuel is another compilation.
-    let mut helpful = Guest::load(&sandbox(&cache), guests::HELPFUL).await;
-    helpful.limits.fuel = Some(u64::MAX);
-    assert_eq!(helpful.text("add", json!({ "a": 1, "b": 2 })).await, "3");
+    let mut guest = Guest::load(&sandbox(&cache), &Crafted::default().component()).await;
+    guest.limits.fuel = Some(u64::MAX);
+    let ending = guest.call("crafted", json!({})).await;
+    assert_eq!(ending.outcome, ToolOutcome::Answered(vec![]));
     assert_eq!(entries(&cache).len(), 2);
 }
 
@@ -100,7 +108,12 @@ async fn a_foreign_entry_is_a_miss() {
     assert_ne!(fs::read(only_entry(&ours)).unwrap()[..], foreign[..]);
 
     // One component's code under another's name.
-    Guest::load(&sandbox(&ours), guests::HOSTILE).await;
+    let traps = Crafted {
+        call: "unreachable",
+        ..Crafted::default()
+    }
+    .component();
+    Guest::load(&sandbox(&ours), &traps).await;
     let [a, b] = &entries(&ours)[..] else {
         panic!()
     };
@@ -108,8 +121,12 @@ async fn a_foreign_entry_is_a_miss() {
     fs::write(a, &code_b).unwrap();
     fs::write(b, &code_a).unwrap();
     works(&ours).await;
-    let hostile = Guest::load(&sandbox(&ours), guests::HOSTILE).await;
-    assert_eq!(hostile.text("bump", json!({})).await, "1");
+    let guest = Guest::load(&sandbox(&ours), &traps).await;
+    let ending = guest.call("crafted", json!({})).await;
+    assert!(
+        matches!(ending.outcome, ToolOutcome::Trapped { .. }),
+        "{ending:?}"
+    );
 }
 
 #[tokio::test]
