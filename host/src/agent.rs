@@ -19,6 +19,7 @@ pub use report::RunResult;
 
 use crate::{
     agent::{
+        call::CallRecord,
         consent::RunConsents,
         dispatch::{Batch, run_batch},
         record::Recorder,
@@ -111,6 +112,16 @@ pub async fn run_tools(
     registry: &Registry,
     deps: &Deps,
 ) -> Vec<ToolResult> {
+    let records = run_calls(content, registry, deps).await;
+    records.into_iter().map(|record| record.result).collect()
+}
+
+/// As [`run_tools`], with the whole record of each call.
+pub async fn run_calls(
+    content: &[ContentBlock],
+    registry: &Registry,
+    deps: &Deps,
+) -> Vec<CallRecord> {
     let calls: Vec<PlannedCall> = content
         .iter()
         .filter_map(ContentBlock::as_tool_use)
@@ -129,7 +140,7 @@ pub async fn run_tools(
         stop: &signal,
     };
     match run_batch(&batch, &calls).await {
-        Ok(records) => records.into_iter().map(|record| record.result).collect(),
+        Ok(records) => records,
         Err(error) => unreachable!("there is no journal that could fail: {error}"),
     }
 }

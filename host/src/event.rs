@@ -91,6 +91,11 @@ pub enum RunEvent {
         ran_ms: Option<Duration>,
         result: ToolResult,
     },
+    /// The call's text was longer than the model can be sent; here is the whole.
+    OutputCut {
+        id: ToolUseId,
+        whole: String,
+    },
     /// Something about the run that a person should know; a complete sentence.
     Noted {
         text: String,

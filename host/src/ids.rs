@@ -123,6 +123,25 @@ impl PluginName {
     }
 }
 
+/// Names a run: 128 random bits, as 32 hexadecimal digits. Knowing it is no authority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RunId(u128);
+
+impl RunId {
+    /// Fails when the system has no randomness to give.
+    pub fn random() -> Result<Self, getrandom::Error> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes)?;
+        Ok(Self(u128::from_le_bytes(bytes)))
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
 /// The SHA-256 of a component's bytes: what "the same tool" means.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ComponentDigest([u8; 32]);

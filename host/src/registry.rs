@@ -122,20 +122,25 @@ pub enum RegistryError {
 impl Registry {
     /// A registry of the embedding program's own tools, in this order.
     pub fn new(tools: impl IntoIterator<Item = NativeTool>) -> Result<Self, RegistryError> {
-        Self::with_plugins(tools, [], None)
+        Self::with_plugins(tools, [], None, Vec::new())
     }
 
     /// The embedding program's own tools, then those of the plugins, sorted by plugin name.
     ///
     /// Own tools keep their names. Where two plugins declare one name, or a plugin declares the name of an
     /// own tool, each such plugin's tool is offered as `plugin__tool`, whatever the order of the files. A
-    /// tool that can't be offered is set aside, and the others stay.
+    /// tool that can't be offered is set aside, and the others stay. `set_aside` is what was set aside before,
+    /// when the folders were read.
     pub fn with_plugins(
         own: impl IntoIterator<Item = NativeTool>,
         plugins: impl IntoIterator<Item = Plugin>,
         sandbox: Option<&Sandbox>,
+        set_aside: Vec<SetAside>,
     ) -> Result<Self, RegistryError> {
-        let mut building = Building::default();
+        let mut building = Building {
+            set_aside,
+            ..Building::default()
+        };
         for tool in own {
             building.add_own(tool)?;
         }

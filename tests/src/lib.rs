@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 pub mod crafted;
+pub mod agent;
 pub mod guests;
 pub mod servers;

@@ -1,6 +1,6 @@
 //! The life of one call, from the model's wish to its one result; [`carry_out`] is the whole of it.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{borrow::Cow, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, future::join_all};
 use tokio::sync::{Semaphore, watch};
@@ -23,7 +23,7 @@ use crate::{
     policy::{self, Authorized, Consent, Decision, Pending},
     registry::{Registry, Slot, Tool},
     sandbox::{Executor, GuestListener},
-    tool::{Content, ToolCall, ToolOutcome},
+    tool::{Content, ResourceBody, ToolCall, ToolOutcome},
     transcript::{ToolInput, ToolUse},
 };
 
@@ -118,6 +118,12 @@ async fn settle(
         }
     };
     let Ended { outcome, ran } = ended?;
+    if let Some(whole) = cut_text(&outcome, batch.deps.max_result_bytes) {
+        batch.recorder.record(&RunEvent::OutputCut {
+            id: tool_use.id.clone(),
+            whole,
+        })?;
+    }
     let result = tool_result_within(
         &tool_use.id,
         &tool_use.name,
@@ -354,6 +360,27 @@ fn checked_output(tool: &Tool, outcome: ToolOutcome) -> ToolOutcome {
         },
         None => outcome,
     }
+}
+
+/// The whole text of an answer of which the model gets only a part.
+fn cut_text(outcome: &ToolOutcome, max_result_bytes: usize) -> Option<String> {
+    let ToolOutcome::Answered(content) = outcome else {
+        return None;
+    };
+    let texts: Vec<Cow<'_, str>> = content
+        .iter()
+        .filter_map(|block| match block {
+            Content::Text(text)
+            | Content::Resource {
+                body: ResourceBody::Text(text),
+                ..
+            } => Some(text.into()),
+            Content::Json(value) => Some(value.to_string().into()),
+            Content::Image { .. } | Content::Audio { .. } | Content::Resource { .. } => None,
+        })
+        .collect();
+    let n_bytes: usize = texts.iter().map(|text| text.len()).sum();
+    (n_bytes > max_result_bytes).then(|| texts.join("\n"))
 }
 
 /// Passes on what a guest says while it runs.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::{
     agent::{RunError, RunResult, call::CallRecord, result::tool_result},
     ids::ToolUseId,
-    provider::ModelReply,
+    provider::{ModelReply, ProviderErrorKind},
     tool::{Canceller, ToolOutcome},
     transcript::{
         ContentBlock, Message, ResultContent, Role, StopReason, ToolInput, ToolUse, Usage,
@@ -127,10 +127,17 @@ pub enum RunStatus {
     /// The run could not go on; see [`RunError`](crate::agent::RunError).
     Failed {
         error: String,
+        /// What went wrong with the model's endpoint, if that was it.
+        #[serde(skip)]
+        provider: Option<ProviderErrorKind>,
     },
 }
 
 impl RunStatus {
+    pub fn is_success(&self) -> bool {
+        *self == Self::Completed
+    }
+
     /// A stable word for scripts.
     pub fn word(&self) -> &'static str {
         match self {
@@ -186,7 +193,7 @@ impl RunStatus {
                 "the model stopped for a reason this host does not know: `{}`",
                 stop_reason.escape_debug()
             ),
-            Self::Failed { error } => error.clone(),
+            Self::Failed { error, .. } => error.clone(),
         }
     }
 }
@@ -221,7 +228,6 @@ pub struct Run {
     /// How many turns in a row, up to the last, asked for this call.
     streaks: HashMap<String, u32>,
     unknown_streak: u32,
-    queued: Vec<ContentBlock>,
 }
 
 #[derive(Debug)]
@@ -253,18 +259,14 @@ impl Run {
             used_ids,
             streaks: HashMap::new(),
             unknown_streak: 0,
-            queued: Vec::new(),
         }
     }
 
     pub fn next(&mut self) -> Next<'_> {
-        if let Phase::Asking = self.phase {
-            if let Some(status) = self.limit_reached() {
-                self.phase = Phase::Ended(status);
-            } else if !self.queued.is_empty() {
-                let queued = std::mem::take(&mut self.queued);
-                self.append(Role::User, queued);
-            }
+        if let Phase::Asking = self.phase
+            && let Some(status) = self.limit_reached()
+        {
+            self.phase = Phase::Ended(status);
         }
         match &self.phase {
             Phase::Asking => Next::AskModel {
@@ -279,11 +281,6 @@ impl Run {
     /// The turn that runs now, counted from 0.
     pub fn turn(&self) -> u32 {
         self.iterations
-    }
-
-    /// Says something to the model while a turn is under way: it follows the results of that turn.
-    pub fn queue(&mut self, content: Vec<ContentBlock>) {
-        self.queued.extend(content);
     }
 
     /// The model answered.
@@ -392,7 +389,7 @@ impl Run {
                     .all(|(p, r)| p.tool_use.id == r.result.tool_use_id),
             "one result per call, in call order"
         );
-        let mut content: Vec<ContentBlock> = Vec::with_capacity(records.len() + self.queued.len());
+        let mut content: Vec<ContentBlock> = Vec::with_capacity(records.len());
         for (planned, record) in planned.iter().zip(&records) {
             let mut result = record.result.clone();
             if let Some(warning) = &planned.warning {
@@ -402,7 +399,6 @@ impl Run {
             }
             content.push(ContentBlock::ToolResult(result));
         }
-        content.append(&mut self.queued);
         self.messages.push(Message {
             role: Role::User,
             content,
@@ -464,8 +460,13 @@ impl Run {
                 content,
             });
         }
+        let provider = match error {
+            RunError::Provider(error) => Some(error.kind),
+            RunError::NotRecorded(_) => None,
+        };
         self.end(RunStatus::Failed {
             error: error.to_string(),
+            provider,
         });
     }
 
@@ -685,7 +686,6 @@ mod tests {
             StopReason::ToolUse,
             vec![ContentBlock::text("I look."), echo("a"), echo("b")],
         ));
-        run.queue(vec![ContentBlock::text("and hurry")]);
         end_calls(&mut run);
         let Next::AskModel { messages, .. } = run.next() else {
             panic!("the model is not asked again")
@@ -697,7 +697,6 @@ mod tests {
             .map(|r| r.tool_use_id.as_str().to_owned())
             .collect();
         assert_eq!(ids, ["a", "b"], "results stand first and in call order");
-        assert_eq!(messages[2].content[2].as_text(), Some("and hurry"));
         run.model_replied(reply(StopReason::EndTurn, vec![ContentBlock::text("done")]));
         assert_eq!(status(&mut run), RunStatus::Completed);
         let RunResult {
