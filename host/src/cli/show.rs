@@ -11,6 +11,7 @@ use std::{
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
+    agent::run::RunStatus,
     cli::terminal::{bad, caution, dim, good, harmless, one_line, strong},
     event::{LogLevel, Observer, RunEvent},
     ids::ToolUseId,
@@ -74,6 +75,26 @@ impl Show {
     /// Hides the lines of running calls while `ask` talks with the person.
     pub fn pause<T>(&self, ask: impl FnOnce() -> T) -> T {
         self.lines.suspend(ask)
+    }
+
+    /// What a person should know before anything runs.
+    pub fn notes(&self, notes: &[String]) {
+        for note in notes {
+            self.say(&format!(
+                "{} {}",
+                caution().apply_to("note:"),
+                harmless(note)
+            ));
+        }
+    }
+
+    /// How a run ended that did not succeed.
+    pub fn status(&self, status: &RunStatus) {
+        self.say(&format!(
+            "{} {}",
+            bad().apply_to(format!("{}:", status.word())),
+            harmless(&status.sentence())
+        ));
     }
 
     fn is_live(&self) -> bool {
@@ -221,6 +242,7 @@ impl Observer for Show {
                 let tool = one_line(tool, 64);
                 self.say(&ended(&tool, outcome, *ran_ms, result));
             }
+            RunEvent::OutputCut { .. } => {}
             RunEvent::Noted { text } => self.say(&format!(
                 "{} {}",
                 caution().apply_to("note:"),

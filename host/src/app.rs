@@ -1,0 +1,208 @@
+//! Wiring: from settings to the parts of a running program. The only place that names them together.
+
+use std::sync::Arc;
+
+use url::Url;
+
+use crate::{
+    agent::{
+        Deps, ToolLoop,
+        run::{RepeatLimits, RunLimits},
+    },
+    capability::TimeoutSetting,
+    config::{self, MaxTokensField, ProviderName, Settings},
+    http::{ClientError, ClientSettings, model_client},
+    ids::PluginName,
+    provider::{
+        Anthropic, AnthropicSettings, KeyHeader, OpenAi, OpenAiSettings, Provider, ScriptError,
+        Scripted,
+    },
+    registry::{
+        OperatorLimits, Registry, RegistryError, SetAside,
+        folder::{self, Loaded},
+    },
+    sandbox::{Sandbox, SandboxError},
+};
+
+/// The parts, ready for runs and calls.
+pub struct App {
+    pub settings: Settings,
+    pub registry: Arc<Registry>,
+    /// What a person should know of settings and plugins although nothing keeps the program from working; a
+    /// sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Why the program can't start.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error("can't connect to a model: {0}")]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Script(#[from] ScriptError),
+    #[error(
+        "no model is named; use `--model`, `AGENTLOOP_MODEL`, or `model = \"…\"` in agentloop.toml"
+    )]
+    NoModel,
+    #[error(
+        "the provider `scripted` needs a script; use `--script FILE`, or `script = \"…\"` in agentloop.toml"
+    )]
+    NoScript,
+    #[error(
+        "`{url}` is not the address of a model endpoint: {source}; write something like `http://127.0.0.1:8080/v1`"
+    )]
+    BaseUrl {
+        url: String,
+        source: url::ParseError,
+    },
+}
+
+impl App {
+    /// Starts the sandbox and loads the plugins. A plugin that can't be loaded is set aside.
+    pub async fn open(settings: Settings) -> Result<Self, AppError> {
+        let sandbox = Sandbox::new(settings.sandbox.clone())?;
+        let folders: Vec<_> = settings
+            .plugin_dirs
+            .iter()
+            .filter(|dir| dir.is_dir())
+            .cloned()
+            .collect();
+        let operator =
+            |name: &PluginName| (settings.grants_for(name), operator_limits(&settings, name));
+        let Loaded { plugins, set_aside } = folder::load(&folders, &sandbox, operator).await;
+        let names: Vec<PluginName> = plugins.iter().map(|plugin| plugin.name.clone()).collect();
+        let registry = Registry::with_plugins([], plugins, Some(&sandbox), set_aside)?;
+        let rule_names: Vec<String> = registry
+            .tools()
+            .iter()
+            .map(|tool| tool.rule_name.clone())
+            .collect();
+        let mut notes = settings.notes.clone();
+        notes.extend(settings.notes_about(&names, &rule_names));
+        let told = |set_aside: &SetAside| format!("{}: {}", set_aside.what, set_aside.why);
+        notes.extend(registry.set_aside().iter().map(told));
+        let registry = registry.filtered(|tool| settings.shows_tool(&tool.rule_name));
+        Ok(Self {
+            settings,
+            registry: Arc::new(registry),
+            notes,
+        })
+    }
+
+    /// An agent as the settings say, with these people and watchers.
+    pub fn agent(&self, deps: Deps) -> Result<ToolLoop, AppError> {
+        let limits = self.settings.limits;
+        let (provider, model) = self.provider()?;
+        let mut agent = ToolLoop::new(provider, model, Arc::clone(&self.registry));
+        agent.system = self.settings.system.clone();
+        agent.deps = deps;
+        agent.wall_time = limits.wall_time;
+        agent.limits = RunLimits {
+            max_iterations: limits.max_iterations,
+            max_tokens: limits.max_tokens,
+            max_tokens_ceiling: limits.max_tokens_ceiling,
+            max_tool_calls: limits.max_tool_calls,
+            max_total_tokens: limits.max_total_tokens,
+            repeats: RepeatLimits {
+                warn: limits.repeated_calls.warn,
+                refuse: limits.repeated_calls.refuse,
+                stop: limits.repeated_calls.stop,
+            },
+        };
+        Ok(agent)
+    }
+
+    /// Permissions and bounds of calls as the settings say.
+    pub fn deps(&self) -> Deps {
+        Deps {
+            permissions: self.settings.permissions.clone(),
+            parallel: self.settings.limits.parallel,
+            max_parallel_tools: self.settings.limits.max_parallel_tools,
+            ..Deps::default()
+        }
+    }
+
+    fn provider(&self) -> Result<(Arc<dyn Provider>, String), AppError> {
+        let settings = &self.settings;
+        let model = || settings.model.clone().ok_or(AppError::NoModel);
+        let client = |base_url: &Url| {
+            model_client(&ClientSettings {
+                extra_ca_files: settings.sandbox.extra_ca_files.clone(),
+                // A proxy is not asked for what runs on this machine.
+                environment_proxy: !is_loopback(base_url),
+                ..ClientSettings::default()
+            })
+        };
+        match settings.provider {
+            ProviderName::Anthropic => {
+                let base_url = base_url(settings, "https://api.anthropic.com")?;
+                let client = client(&base_url)?;
+                let mut endpoint = AnthropicSettings::new(base_url, settings.api_key.clone());
+                endpoint.version = settings.anthropic.version.clone();
+                endpoint.key_header = match settings.anthropic.auth {
+                    config::AnthropicAuth::XApiKey => KeyHeader::XApiKey,
+                    config::AnthropicAuth::Bearer => KeyHeader::Bearer,
+                };
+                Ok((Arc::new(Anthropic::new(endpoint, client)), model()?))
+            }
+            ProviderName::OpenAi => {
+                let base_url = base_url(settings, "https://api.openai.com/v1")?;
+                let client = client(&base_url)?;
+                let mut endpoint = OpenAiSettings::new(base_url, settings.api_key.clone());
+                endpoint.tools_as_schema = settings.openai.tools_as_schema;
+                match settings.openai.max_tokens_field {
+                    MaxTokensField::Auto => {}
+                    MaxTokensField::MaxTokens => {
+                        endpoint.max_tokens_field = crate::provider::MaxTokensField::MaxTokens;
+                    }
+                    MaxTokensField::MaxCompletionTokens => {
+                        endpoint.max_tokens_field =
+                            crate::provider::MaxTokensField::MaxCompletionTokens;
+                    }
+                }
+                Ok((Arc::new(OpenAi::new(endpoint, client)), model()?))
+            }
+            ProviderName::Scripted => {
+                let script = settings.script.as_deref().ok_or(AppError::NoScript)?;
+                let model = settings
+                    .model
+                    .clone()
+                    .unwrap_or_else(|| "scripted".to_owned());
+                Ok((Arc::new(Scripted::load(script)?), model))
+            }
+        }
+    }
+}
+
+fn base_url(settings: &Settings, default: &str) -> Result<Url, AppError> {
+    let text = settings.base_url.as_deref().unwrap_or(default);
+    Url::parse(text).map_err(|source| AppError::BaseUrl {
+        url: text.to_owned(),
+        source,
+    })
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost",
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+fn operator_limits(settings: &Settings, plugin: &PluginName) -> OperatorLimits {
+    let limits = settings.limits_for(plugin, None);
+    OperatorLimits {
+        timeout: limits
+            .timeout
+            .map_or(TimeoutSetting::Never, TimeoutSetting::After),
+        memory_bytes: limits.memory_bytes,
+        output_bytes: limits.output_bytes,
+        fuel: limits.fuel,
+    }
+}

@@ -1,0 +1,59 @@
+//! Who answers when policy asks: the person at the terminal, a standing `--yes`, or nobody.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+
+use crate::{
+    approvals::{Answer, ApprovalRequest, Approver, ApproverFailed},
+    cli::{prompt::TerminalApprover, show::Show, terminal::can_ask},
+    config::{Places, Settings, trust::TrustStore},
+};
+
+/// Whether a person may be asked at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asking {
+    WherePossible,
+    Never,
+}
+
+/// Whoever answers; `None` makes every question a refusal that says how to allow it.
+pub fn approver(
+    settings: &Settings,
+    yes: bool,
+    show: &Arc<Show>,
+    asking: Asking,
+) -> Option<Arc<dyn Approver>> {
+    if yes {
+        return Some(Arc::new(StandingYes));
+    }
+    if asking == Asking::Never || !can_ask() {
+        return None;
+    }
+    let store = TrustStore::new(&Places::of_this_user().ok()?.state_dir);
+    let project = Mutex::new(settings.project.clone());
+    let remember = move |rule: &str| {
+        let mut project = project.lock().unwrap_or_else(PoisonError::into_inner);
+        store
+            .append_allow(&mut project, rule)
+            .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+        Ok(format!(
+            "`allow = [\"{rule}\"]` is now in {}",
+            project.path.display()
+        ))
+    };
+    Some(Arc::new(TerminalApprover::new(
+        Arc::clone(show),
+        Arc::new(remember),
+    )))
+}
+
+/// The operator's `--yes`.
+struct StandingYes;
+
+#[async_trait]
+impl Approver for StandingYes {
+    async fn approve(&self, _: &ApprovalRequest) -> Result<Answer, ApproverFailed> {
+        Ok(Answer::Once)
+    }
+}

@@ -1,0 +1,112 @@
+//! `config`: what holds here, where it comes from, and whether this project may say so.
+
+use std::io::Write as _;
+
+use clap::{Args, Subcommand};
+
+use crate::{
+    cli::{
+        Global,
+        exit::Exit,
+        terminal::{can_ask, caution, dim, harmless, strong},
+    },
+    config::{Places, Settings, env_vars, trust::TrustStore},
+};
+
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Print every setting
+    Show {
+        /// Also print where each value comes from
+        #[arg(long)]
+        origin: bool,
+    },
+    /// Let the project file of this folder count in full, as it is now
+    Trust {
+        /// Do not ask
+        #[arg(long, short = 'y')]
+        yes: bool,
+    },
+    /// Print the environment variables that are read
+    Env,
+}
+
+pub fn run(args: &ConfigArgs, global: &Global) -> anyhow::Result<Exit> {
+    match &args.command {
+        ConfigCommand::Show { origin } => {
+            let settings = global.settings(global.flags())?;
+            let mut out = std::io::stdout().lock();
+            for line in settings.origin_lines() {
+                let line = match line.split_once("  # from ") {
+                    Some((value, _)) if !origin => value,
+                    Some(_) | None => &line,
+                };
+                writeln!(out, "{}", harmless(line))?;
+            }
+            Ok(Exit::Done)
+        }
+        ConfigCommand::Trust { yes } => {
+            let settings = global.settings(global.flags())?;
+            let store = TrustStore::new(&Places::of_this_user()?.state_dir);
+            show_withheld(&settings);
+            let path = settings.project.path.display().to_string();
+            if settings.withheld.is_empty() {
+                eprintln!("nothing in {} waits for trust", harmless(&path));
+                return Ok(Exit::Done);
+            }
+            if !yes {
+                anyhow::ensure!(
+                    can_ask(),
+                    "nobody can be asked here; `config trust --yes` trusts {path} as it is"
+                );
+                if !confirm("  trust all of this, as it stands now? [y/N] ")? {
+                    return Ok(Exit::Denied);
+                }
+            }
+            store.trust(&settings.project)?;
+            eprintln!("{} is trusted until it changes", harmless(&path));
+            Ok(Exit::Done)
+        }
+        ConfigCommand::Env => {
+            print!("{}", env_vars::reference());
+            Ok(Exit::Done)
+        }
+    }
+}
+
+/// What of the project file does not count, if anything.
+pub fn show_withheld(settings: &Settings) {
+    if settings.withheld.is_empty() {
+        return;
+    }
+    let path = settings.project.path.display().to_string();
+    eprintln!(
+        "{} {} is not trusted, so these of its settings do not count:",
+        caution().apply_to("note:"),
+        strong().apply_to(harmless(&path))
+    );
+    for withheld in &settings.withheld {
+        eprintln!("  {}", harmless(&withheld.to_string()));
+    }
+    eprintln!(
+        "  {}",
+        dim().apply_to("`agentloop-host config trust` trusts it, `--trust` does so once")
+    );
+}
+
+/// Asks a yes-or-no question on the terminal.
+pub fn confirm(question: &str) -> std::io::Result<bool> {
+    eprint!("{question}");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    Ok(matches!(
+        line.trim().to_ascii_lowercase().as_str(),
+        "y" | "yes"
+    ))
+}

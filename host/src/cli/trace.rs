@@ -1,0 +1,121 @@
+//! A run's events as lines of JSON: the `--trace` file, and `--output stream-json`.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::Path,
+    sync::{Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use serde::Serialize;
+
+use crate::{
+    agent::record::Journal,
+    event::{Observer, RunEvent},
+};
+
+/// The version of the lines; it changes when a reader would have to.
+pub const VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct Line<'a> {
+    v: u32,
+    run: &'a str,
+    seq: u64,
+    /// Milliseconds since 1970.
+    ts: u64,
+    #[serde(flatten)]
+    event: &'a RunEvent,
+}
+
+/// Numbers the events of one run.
+pub struct Lines {
+    run: String,
+    seq: u64,
+}
+
+impl Lines {
+    pub fn new(run: String) -> Self {
+        Self { run, seq: 0 }
+    }
+
+    fn write(&mut self, event: &RunEvent, mut to: impl Write) -> io::Result<()> {
+        let since_1970 = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let ts = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
+        let line = Line {
+            v: VERSION,
+            run: &self.run,
+            seq: self.seq,
+            ts,
+            event,
+        };
+        let mut bytes = serde_json::to_vec(&line)?;
+        bytes.push(b'\n');
+        to.write_all(&bytes)?;
+        self.seq += 1;
+        Ok(())
+    }
+}
+
+/// A trace file. Beginnings and ends of calls are on the disk before the run goes on.
+pub struct TraceFile {
+    file: File,
+    lines: Lines,
+}
+
+impl TraceFile {
+    /// Appends to the file, so that runs that continue each other can share one.
+    pub fn open(path: &Path, run: String) -> io::Result<Self> {
+        let file = File::options().append(true).create(true).open(path)?;
+        Ok(Self {
+            file,
+            lines: Lines::new(run),
+        })
+    }
+}
+
+impl Journal for TraceFile {
+    fn append(&mut self, event: &RunEvent) -> io::Result<()> {
+        self.lines.write(event, &self.file)?;
+        match event {
+            RunEvent::CallStarted { .. }
+            | RunEvent::CallEnded { .. }
+            | RunEvent::TurnEnded { .. } => self.file.sync_data(),
+            RunEvent::RunStarted { .. }
+            | RunEvent::TurnStarted { .. }
+            | RunEvent::TextStreamed { .. }
+            | RunEvent::ReasoningStreamed { .. }
+            | RunEvent::ToolUseStreamed { .. }
+            | RunEvent::ModelRetried { .. }
+            | RunEvent::CallRequested { .. }
+            | RunEvent::ApprovalRequested { .. }
+            | RunEvent::ApprovalAnswered { .. }
+            | RunEvent::CallQueued { .. }
+            | RunEvent::CallProgressed { .. }
+            | RunEvent::CallLogged { .. }
+            | RunEvent::OutputCut { .. }
+            | RunEvent::Noted { .. }
+            | RunEvent::RunEnded { .. } => Ok(()),
+        }
+    }
+}
+
+/// Writes every event to stdout.
+pub struct StreamJson(Mutex<Lines>);
+
+impl StreamJson {
+    pub fn new(run: String) -> Self {
+        Self(Mutex::new(Lines::new(run)))
+    }
+}
+
+impl Observer for StreamJson {
+    fn observe(&self, event: &RunEvent) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A reader that went away must not end the run; its result is in the trace and the history.
+        let _ = lines.write(event, std::io::stdout().lock());
+    }
+}
