@@ -166,16 +166,16 @@ pub enum Phase {
     Reading,
 }
 
-/// The id of a call as it came, or one of our own with the original beside it where that cannot be one.
+/// The id of a call as it came, or one of our own with the original beside it where that is none.
 /// `turn` is how many messages stood before the reply, `n` how many calls before this one.
-fn tool_use_id(sent: &str, turn: usize, n: usize) -> (ToolUseId, Option<String>) {
+fn tool_use_id(sent: Option<&str>, turn: usize, n: usize) -> (ToolUseId, Option<String>) {
     /// What is kept of an id that is not one.
     const MAX_KEPT_CHARS: usize = 256;
-    if let Ok(id) = ToolUseId::parse(sent) {
+    if let Some(Ok(id)) = sent.map(ToolUseId::parse) {
         return (id, None);
     }
-    let kept = sent.chars().take(MAX_KEPT_CHARS).collect();
-    (ToolUseId::minted(turn, n), Some(kept))
+    let kept = sent.map(|sent| sent.chars().take(MAX_KEPT_CHARS).collect());
+    (ToolUseId::minted(turn, n), kept)
 }
 
 impl ProviderError {

@@ -4,4 +4,5 @@
 pub mod crafted;
 pub mod agent;
 pub mod guests;
+pub mod endpoint;
 pub mod servers;

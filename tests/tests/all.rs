@@ -7,4 +7,6 @@ mod all {
     mod egress;
     mod sandbox;
     mod sdk;
+    mod provider;
+    mod provider_transcripts;
 }

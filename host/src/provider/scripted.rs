@@ -234,10 +234,8 @@ impl Provider for Scripted {
                 }
                 Block::ToolUse { id, name, input } => {
                     watch.delta(Delta::ToolUse { name });
-                    let (id, provider_id) = match id {
-                        Some(id) => tool_use_id(id, request.messages.len(), calls),
-                        None => tool_use_id("", request.messages.len(), calls),
-                    };
+                    let (id, provider_id) =
+                        tool_use_id(id.as_deref(), request.messages.len(), calls);
                     calls += 1;
                     ContentBlock::ToolUse(ToolUse {
                         id,
@@ -677,7 +675,7 @@ mod tests {
         assert_eq!(calls[0].id.as_str(), "toolu_1");
         assert_eq!(calls[0].provider_id, None);
         assert_eq!(calls[1].id.as_str(), "call_1_1");
-        assert_eq!(calls[1].provider_id.as_deref(), Some(""));
+        assert_eq!(calls[1].provider_id, None);
         assert!(matches!(calls[1].input, ToolInput::Malformed { .. }));
         assert_eq!(
             heard.0,

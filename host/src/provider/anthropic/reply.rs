@@ -360,12 +360,13 @@ impl OpenBlock {
                 extra: extra(&self.members, &["type", "text"]),
             }),
             "tool_use" => {
-                let (id, provider_id) = tool_use_id(&text("id").unwrap_or_default(), turn, n);
+                let (id, provider_id) =
+                    tool_use_id(member(&self.members, "id").as_deref(), turn, n);
                 Ok(ContentBlock::ToolUse(ToolUse {
                     id,
                     provider_id,
                     name: text("name")?,
-                    input: tool_input(input, self.members.get("input")),
+                    input: tool_input(input, self.members.get("input").map(|raw| &**raw)),
                     extra: extra(&self.members, &["type", "id", "name", "input"]),
                 }))
             }
@@ -401,7 +402,7 @@ impl OpenBlock {
 }
 
 /// What was streamed counts; what the block began with counts where nothing was.
-fn tool_input(streamed: Option<String>, begun: Option<&Box<RawValue>>) -> ToolInput {
+fn tool_input(streamed: Option<String>, begun: Option<&RawValue>) -> ToolInput {
     match (streamed, begun) {
         (Some(streamed), _) if !streamed.trim().is_empty() => ToolInput::parse(&streamed),
         (_, None) => ToolInput::parse(""),

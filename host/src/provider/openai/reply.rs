@@ -45,7 +45,7 @@ pub(super) struct Assembly {
 #[derive(Default)]
 struct Call {
     index: u64,
-    id: String,
+    id: Option<String>,
     name: String,
     arguments: Pieces,
     /// Arguments that are no text: some servers send the object itself.
@@ -208,7 +208,7 @@ impl Assembly {
     }
 
     fn add_call(&mut self, piece: CallPart, show: &mut dyn FnMut(Delta<'_>)) -> Result<(), Fault> {
-        let id = piece.id.unwrap_or_default();
+        let id = piece.id.filter(|id| !id.is_empty());
         let function = piece.function.unwrap_or(Function {
             name: None,
             arguments: None,
@@ -217,9 +217,9 @@ impl Assembly {
         // Servers that give no index, or one index to all, begin a call with its id or its name.
         let same = self.calls.iter().rposition(|call| {
             let index = piece.index.is_none_or(|index| index == call.index);
-            index && (id.is_empty() || id == call.id)
+            index && (id.is_none() || id == call.id)
         });
-        let same = same.filter(|_| piece.index.is_some() || !id.is_empty() || name.is_empty());
+        let same = same.filter(|_| piece.index.is_some() || id.is_some() || name.is_empty());
         let at = match same {
             Some(at) => at,
             None if self.calls.len() == MAX_CALLS => {
@@ -283,7 +283,7 @@ impl Assembly {
         }))
     }
 
-    fn tool_use(&self, n: usize, id: &str, name: String, arguments: &str) -> ContentBlock {
+    fn tool_use(&self, n: usize, id: Option<&str>, name: String, arguments: &str) -> ContentBlock {
         let (id, provider_id) = tool_use_id(id, self.turn, n);
         ContentBlock::ToolUse(ToolUse {
             id,
@@ -346,7 +346,7 @@ impl Reader for Assembly {
         };
         match read {
             schema::Read::Call { name, arguments } => {
-                content.push(self.tool_use(0, "", name, &arguments));
+                content.push(self.tool_use(0, None, name, &arguments));
                 if stop_reason == StopReason::EndTurn {
                     stop_reason = StopReason::ToolUse;
                 }
@@ -364,7 +364,7 @@ impl Reader for Assembly {
                 true => call.arguments.finish(Lone::Kept),
                 false => call.object,
             };
-            content.push(self.tool_use(n, &call.id, call.name, &arguments));
+            content.push(self.tool_use(n, call.id.as_deref(), call.name, &arguments));
         }
         Ok(ModelReply {
             content,
@@ -645,7 +645,7 @@ mod tests {
         let word = delta(json!({"content": "x"}));
         let stop = json!({"choices": [{"delta": {}, "finish_reason": "stop"}]});
         assert!(
-            end(&[word.clone()])
+            end(std::slice::from_ref(&word))
                 .unwrap_err()
                 .message
                 .contains("ended before")

@@ -7,6 +7,7 @@ use serde_json::{
     Map, Value, json,
     value::{RawValue, to_raw_value},
 };
+use sha2::{Digest as _, Sha256};
 
 use super::{MaxTokensField, NAME, schema};
 use crate::{
@@ -120,7 +121,7 @@ fn user(turn: &Turn<'_>, messages: &mut Vec<Members>) -> Result<(), serde_json::
             Block::ToolResult(result) => {
                 let text = result_text(result);
                 let mut wire = message("tool", &json!(text))?;
-                let id = to_raw_value(result.tool_use_id.as_str())?;
+                let id = to_raw_value(&wire_id(result.tool_use_id.as_str()))?;
                 wire.insert("tool_call_id".to_owned(), id);
                 messages.push(wire);
                 parts.extend(images_of(result, result.tool_use_id.as_str()));
@@ -241,10 +242,21 @@ fn assistant(turn: &Turn<'_>) -> Result<Option<Members>, serde_json::Error> {
 fn tool_call(call: &ToolUse) -> Value {
     let arguments = Value::Object(call.input.replayed()).to_string();
     json!({
-        "id": call.id.as_str(),
+        "id": wire_id(call.id.as_str()),
         "type": "function",
         "function": {"name": replay::name(&call.name), "arguments": arguments},
     })
+}
+
+/// The vendor takes ids of 40 bytes; longer ones come from other providers.
+fn wire_id(id: &str) -> Cow<'_, str> {
+    const MAX_ID_BYTES: usize = 40;
+    if id.len() <= MAX_ID_BYTES {
+        return id.into();
+    }
+    let digest = Sha256::digest(id);
+    let hex = digest.iter().map(|byte| format!("{byte:02x}"));
+    hex.take(MAX_ID_BYTES / 2).collect::<String>().into()
 }
 
 fn assistant_as_text(turn: &Turn<'_>) -> Result<Option<Members>, serde_json::Error> {
@@ -398,6 +410,15 @@ mod tests {
                 "stream_options": {"include_usage": true},
             })
         );
+    }
+
+    #[test]
+    fn ids_that_are_too_long_stay_distinct() {
+        assert_eq!(wire_id("call_1"), "call_1");
+        let (a, b) = ("a".repeat(64), "a".repeat(63) + "b");
+        assert_eq!(wire_id(&a).len(), 40);
+        assert_ne!(wire_id(&a), wire_id(&b));
+        assert_eq!(wire_id(&a), wire_id(&a));
     }
 
     #[test]
