@@ -5,4 +5,5 @@ pub mod crafted;
 pub mod agent;
 pub mod guests;
 pub mod endpoint;
+pub mod guests;
 pub mod servers;

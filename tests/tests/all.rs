@@ -5,8 +5,8 @@ mod all {
     mod agent;
     mod config;
     mod egress;
-    mod sandbox;
-    mod sdk;
     mod provider;
     mod provider_transcripts;
+    mod sandbox;
+    mod sdk;
 }
