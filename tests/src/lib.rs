@@ -1,9 +1,8 @@
 //! What tests share: one helper that knows the API.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
-pub mod crafted;
 pub mod agent;
-pub mod guests;
+pub mod crafted;
 pub mod endpoint;
 pub mod guests;
 pub mod servers;
