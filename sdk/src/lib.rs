@@ -322,3 +322,66 @@ macro_rules! __log_error {
         $crate::__rt::write_log($crate::Level::Error, ::core::format_args!($($text)+))
     };
 }
+
+/// What has to be a compile error.
+///
+/// Two tools of one name:
+/// ```compile_fail,E0080
+/// use agentloop_sdk::tool;
+/// /// One.
+/// #[tool(name = "same")]
+/// fn one() {}
+/// /// Two.
+/// #[tool(name = "same")]
+/// fn two() {}
+/// mod component {
+///     const DEFINITIONS: &[&agentloop_sdk::Definition] = &[
+///         <super::one as agentloop_sdk::Tool>::DEFINITION,
+///         <super::two as agentloop_sdk::Tool>::DEFINITION,
+///     ];
+///     pub const LEN: usize = agentloop_sdk::__rt::write_section::<0>(DEFINITIONS).len;
+/// }
+/// assert!(component::LEN > 0);
+/// ```
+///
+/// Arguments that are no object:
+/// ```compile_fail,E0080
+/// use agentloop_sdk::{Tool, tool};
+/// /// One.
+/// #[tool]
+/// fn one(args: Vec<u8>) {}
+/// assert_eq!(one::DEFINITION.name, "one");
+/// ```
+///
+/// A type that can't be flattened:
+/// ```compile_fail,E0080
+/// use agentloop_sdk::{Tool, tool};
+/// #[agentloop_sdk::args]
+/// struct Outer {
+///     #[serde(flatten)]
+///     inner: Option<Inner>,
+/// }
+/// #[agentloop_sdk::args]
+/// struct Inner {
+///     a: u8,
+/// }
+/// /// One.
+/// #[tool]
+/// fn one(args: Outer) {}
+/// assert_eq!(one::DEFINITION.name, "one");
+/// ```
+///
+/// A function that is no tool, and a type without a schema:
+/// ```compile_fail,E0573
+/// fn one() {}
+/// agentloop_sdk::tools![one];
+/// ```
+///
+/// ```compile_fail,E0277
+/// struct Unknown;
+/// /// One.
+/// #[agentloop_sdk::tool]
+/// fn one(what: Unknown) {}
+/// ```
+#[cfg(doctest)]
+struct Refused;

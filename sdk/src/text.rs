@@ -40,11 +40,17 @@ impl<const N: usize> Text<N> {
 
     pub(crate) const fn raw(&mut self, text: &str) {
         let bytes = text.as_bytes();
-        let mut i = 0;
-        while i < bytes.len() {
-            self.byte(bytes[i]);
-            i += 1;
+        let Some(last) = bytes.last() else {
+            return;
+        };
+        if N > 0 {
+            // Whole texts at once: a loop over bytes takes the compiler seconds for large schemas.
+            let (_, free) = self.bytes.split_at_mut(self.len);
+            let (place, _) = free.split_at_mut(bytes.len());
+            place.copy_from_slice(bytes);
         }
+        self.len += bytes.len();
+        self.last = *last;
     }
 
     pub(crate) const fn string(&mut self, text: &str) {

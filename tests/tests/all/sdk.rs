@@ -31,13 +31,15 @@ fn the_bindings_are_those_of_the_contract() {
     let mut resolve = Resolve::default();
     let (package, _) = resolve.push_dir(repository().join("wit")).unwrap();
     let world = resolve.select_world(&[package], Some("tool")).unwrap();
-    let mut options = wit_bindgen_rust::Opts::default();
-    options.format = true;
-    options.pub_export_macro = true;
-    options.export_macro_name = Some("export_component".into());
-    // The export macro is expanded in the author's crate, which knows the SDK alone.
-    options.default_bindings_module = Some("agentloop_sdk::bindings".into());
-    options.runtime_path = Some("::agentloop_sdk::__rt::wit_bindgen::rt".into());
+    let options = wit_bindgen_rust::Opts {
+        format: true,
+        pub_export_macro: true,
+        export_macro_name: Some("export_component".into()),
+        // The export macro is expanded in the author's crate, which knows the SDK alone.
+        default_bindings_module: Some("agentloop_sdk::bindings".into()),
+        runtime_path: Some("::agentloop_sdk::__rt::wit_bindgen::rt".into()),
+        ..Default::default()
+    };
     let mut files = Files::default();
     options
         .build()
