@@ -9,7 +9,6 @@ use crate::{
         Deps, ToolLoop,
         run::{RepeatLimits, RunLimits},
     },
-    capability::TimeoutSetting,
     config::{self, MaxTokensField, ProviderName, Settings},
     http::{ClientError, ClientSettings, model_client},
     ids::PluginName,
@@ -18,7 +17,7 @@ use crate::{
         Scripted,
     },
     registry::{
-        OperatorLimits, Registry, RegistryError, SetAside,
+        Registry, RegistryError, SetAside,
         folder::{self, Loaded},
     },
     sandbox::{Sandbox, SandboxError},
@@ -72,7 +71,7 @@ impl App {
             .cloned()
             .collect();
         let operator =
-            |name: &PluginName| (settings.grants_for(name), operator_limits(&settings, name));
+            |name: &PluginName| (settings.grants_for(name), settings.operator_limits(name));
         let Loaded { plugins, set_aside } = folder::load(&folders, &sandbox, operator).await;
         let names: Vec<PluginName> = plugins.iter().map(|plugin| plugin.name.clone()).collect();
         let registry = Registry::with_plugins([], plugins, Some(&sandbox), set_aside)?;
@@ -192,17 +191,5 @@ fn is_loopback(url: &Url) -> bool {
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
         Some(url::Host::Ipv6(address)) => address.is_loopback(),
         None => false,
-    }
-}
-
-fn operator_limits(settings: &Settings, plugin: &PluginName) -> OperatorLimits {
-    let limits = settings.limits_for(plugin, None);
-    OperatorLimits {
-        timeout: limits
-            .timeout
-            .map_or(TimeoutSetting::Never, TimeoutSetting::After),
-        memory_bytes: limits.memory_bytes,
-        output_bytes: limits.output_bytes,
-        fuel: limits.fuel,
     }
 }

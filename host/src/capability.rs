@@ -452,3 +452,41 @@ impl Default for Limits {
         }
     }
 }
+
+/// What the operator says about the limits of a plugin's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OperatorLimits {
+    pub timeout: TimeoutSetting,
+    pub memory_bytes: usize,
+    pub output_bytes: usize,
+    pub fuel: Option<u64>,
+}
+
+impl Default for OperatorLimits {
+    fn default() -> Self {
+        let Limits {
+            memory_bytes,
+            output_bytes,
+            fuel,
+            timeout: _,
+        } = Limits::default();
+        Self {
+            timeout: TimeoutSetting::Unset,
+            memory_bytes,
+            output_bytes,
+            fuel,
+        }
+    }
+}
+
+impl OperatorLimits {
+    /// The limits of a call of a tool with this own wish.
+    pub fn for_tool(self, own_timeout: Option<Duration>) -> Limits {
+        Limits {
+            timeout: self.timeout.resolve(own_timeout),
+            memory_bytes: self.memory_bytes,
+            output_bytes: self.output_bytes,
+            fuel: self.fuel,
+        }
+    }
+}

@@ -37,6 +37,7 @@ use crate::{
     },
     config::{
         ConfigError, Environment, Flags, Inputs, PLUGINS_DIR, Places, Settings, project_template,
+        trust::TrustStore,
     },
     shipped,
 };
@@ -176,7 +177,8 @@ async fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => demo::run(args, &cli.global).await?,
         Command::Config(args) => config::run(args, &cli.global)?,
         Command::Tools(args) => {
-            let app = App::open(cli.global.settings(cli.global.flags())?).await?;
+            let settings = config::settings_for_tools(&cli.global, cli.global.flags())?;
+            let app = App::open(settings).await?;
             return tools::run(args, &app.registry);
         }
         Command::Inspect(args) => {
@@ -194,10 +196,28 @@ async fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
             return build::run(args, &surroundings);
         }
         Command::New(args) => return new::run(args, &Places::of_this_user()?.data_dir),
-        Command::Init(args) => return init::run(args, &project_template(), &shipped()),
+        Command::Init(args) => {
+            let exit = init::run(args, &project_template(), &shipped())?;
+            trust_what_init_wrote(&args.dir)?;
+            return Ok(exit);
+        }
         Command::Completions(args) => return completions::run(args, Cli::command()),
     };
     Ok(exit.into())
+}
+
+/// The person has just made this project's settings here, so they count. A file that was there before is left
+/// to `config trust`.
+fn trust_what_init_wrote(dir: &Path) -> anyhow::Result<()> {
+    let mut inputs = inputs(Flags::default())?;
+    inputs.working_dir.push(dir);
+    let settings = Settings::resolve(&inputs)?;
+    let is_template = std::fs::read_to_string(&settings.project.path)
+        .is_ok_and(|text| text == project_template());
+    if is_template {
+        TrustStore::new(&inputs.places.state_dir).trust(&settings.project)?;
+    }
+    Ok(())
 }
 
 fn shipped() -> Vec<init::Shipped<'static>> {

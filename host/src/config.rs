@@ -39,7 +39,7 @@ use self::{
     trust::ProjectFile,
 };
 use crate::{
-    capability::{Access, Grants, Limits},
+    capability::{Access, Grants, Limits, OperatorLimits},
     ids::PluginName,
     provider::Secret,
     sandbox::SandboxSettings,
@@ -179,7 +179,7 @@ pub struct RepeatedCallSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PluginSettings {
     grants: Grants,
-    limits: Limits,
+    limits: OperatorLimits,
     /// Folder grants with the paths as they stand in the file.
     written_folders: Vec<grants::WrittenFolder>,
     origin: Origin,
@@ -205,7 +205,7 @@ pub struct Settings {
     pub limits: RunLimitSettings,
     pub sandbox: SandboxSettings,
     /// Of a call of a plugin that has none of its own.
-    pub call_limits: Limits,
+    pub call_limits: OperatorLimits,
     pub permissions: Permissions,
     /// The project file, or where it would be.
     pub project: ProjectFile,
@@ -231,17 +231,14 @@ impl Settings {
             .unwrap_or_default()
     }
 
-    /// The limits of a call: the operator's for the plugin or for all, with the tool's own timeout where it is
-    /// shorter.
+    /// The operator's limits for calls of a plugin, its own or those of all.
+    pub fn operator_limits(&self, plugin: &PluginName) -> OperatorLimits {
+        (self.plugins.get(plugin)).map_or(self.call_limits, |p| p.limits)
+    }
+
+    /// The limits of a call of a tool with this own wish for its timeout.
     pub fn limits_for(&self, plugin: &PluginName, tool_timeout: Option<Duration>) -> Limits {
-        let limits = self
-            .plugins
-            .get(plugin)
-            .map_or(self.call_limits, |p| p.limits);
-        Limits {
-            timeout: limits.timeout.into_iter().chain(tool_timeout).min(),
-            ..limits
-        }
+        self.operator_limits(plugin).for_tool(tool_timeout)
     }
 
     /// Whether a run sees this tool, `plugin.tool`.

@@ -4,12 +4,12 @@ pub mod folder;
 pub mod native;
 pub mod schema;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use serde_json::{Map, Value};
 
 use crate::{
-    capability::{Grants, Limits, Reach, TimeoutSetting},
+    capability::{Grants, Limits, OperatorLimits, Reach},
     ids::{ComponentDigest, PluginName, ToolName},
     policy::Authorized,
     provider::ToolSchema,
@@ -71,43 +71,6 @@ pub struct Plugin {
     pub component: Component,
     pub grants: Grants,
     pub limits: OperatorLimits,
-}
-
-/// What the operator says about the limits of a plugin's calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OperatorLimits {
-    pub timeout: TimeoutSetting,
-    pub memory_bytes: usize,
-    pub output_bytes: usize,
-    pub fuel: Option<u64>,
-}
-
-impl Default for OperatorLimits {
-    fn default() -> Self {
-        let Limits {
-            memory_bytes,
-            output_bytes,
-            fuel,
-            timeout: _,
-        } = Limits::default();
-        Self {
-            timeout: TimeoutSetting::Unset,
-            memory_bytes,
-            output_bytes,
-            fuel,
-        }
-    }
-}
-
-impl OperatorLimits {
-    fn for_tool(self, own_timeout: Option<Duration>) -> Limits {
-        Limits {
-            timeout: self.timeout.resolve(own_timeout),
-            memory_bytes: self.memory_bytes,
-            output_bytes: self.output_bytes,
-            fuel: self.fuel,
-        }
-    }
 }
 
 /// Two tools of the embedding program want one name, or one of them can't be offered.

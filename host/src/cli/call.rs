@@ -12,6 +12,7 @@ use crate::{
     cli::{
         Global,
         ask::{Asking, approver},
+        config::settings_for_tools,
         exit::Exit,
         run::AskingArgs,
         show::Show,
@@ -46,7 +47,7 @@ pub async fn run(args: &CallArgs, global: &Global) -> anyhow::Result<Exit> {
     }
     let mut flags = global.flags();
     args.asking.flags(&mut flags);
-    let app = App::open(global.settings(flags)?).await?;
+    let app = App::open(settings_for_tools(global, flags)?).await?;
     let show = Arc::new(Show::new(global.detail(), false));
     show.notes(&app.notes);
     let deps = Deps {

@@ -10,7 +10,7 @@ use crate::{
         exit::Exit,
         terminal::{can_ask, caution, dim, harmless, strong},
     },
-    config::{Places, Settings, env_vars, trust::TrustStore},
+    config::{Flags, Places, Settings, env_vars, trust::TrustStore},
 };
 
 #[derive(Debug, Args)]
@@ -80,8 +80,23 @@ pub fn run(args: &ConfigArgs, global: &Global) -> anyhow::Result<Exit> {
     }
 }
 
+/// Settings for a command that runs tools. What of the project file does not count is shown, and where a
+/// person can be asked they may trust the file on the spot.
+pub fn settings_for_tools(global: &Global, flags: Flags) -> anyhow::Result<Settings> {
+    let settings = global.settings(flags.clone())?;
+    if settings.withheld.is_empty() {
+        return Ok(settings);
+    }
+    show_withheld(&settings);
+    if !can_ask() || !confirm("  trust all of this, as it stands now? [y/N] ")? {
+        return Ok(settings);
+    }
+    TrustStore::new(&Places::of_this_user()?.state_dir).trust(&settings.project)?;
+    global.settings(flags)
+}
+
 /// What of the project file does not count, if anything.
-pub fn show_withheld(settings: &Settings) {
+fn show_withheld(settings: &Settings) {
     if settings.withheld.is_empty() {
         return;
     }

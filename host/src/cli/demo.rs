@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::{
     agent::ToolLoop,
-    capability::{Access, FolderGrant, Grants},
+    capability::{Access, FolderGrant, Grants, OperatorLimits},
     cli::{
         Global,
         exit::Exit,
@@ -18,7 +18,7 @@ use crate::{
     event::Observer,
     ids::PluginName,
     provider::Scripted,
-    registry::{OperatorLimits, Plugin, Registry},
+    registry::{Plugin, Registry},
     sandbox::{Sandbox, SandboxSettings},
     shipped,
     transcript::Message,

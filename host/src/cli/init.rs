@@ -18,7 +18,7 @@ use crate::config::{PLUGINS_DIR, PROJECT_FILE};
 pub struct InitArgs {
     /// The project's folder
     #[arg(value_name = "DIR", default_value = ".")]
-    dir: PathBuf,
+    pub dir: PathBuf,
     /// Replace shipped tools that were changed, without asking
     #[arg(short, long)]
     yes: bool,

@@ -19,6 +19,7 @@ use crate::{
     cli::{
         Global,
         ask::{Asking, approver},
+        config::settings_for_tools,
         exit::Exit,
         show::{Detail, Show},
         terminal::{caution, dim, harmless, strong},
@@ -201,7 +202,7 @@ pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     let mut flags = global.flags();
     args.flags(&mut flags);
-    let app = App::open(global.settings(flags)?).await?;
+    let app = App::open(settings_for_tools(global, flags)?).await?;
     let run_id = RunId::random().context("can't get random bytes for the run's id")?;
 
     let stream_text = output == Output::Text && std::io::stdout().is_terminal();

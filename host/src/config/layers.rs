@@ -109,6 +109,11 @@ impl Layers {
         }
     }
 
+    /// Whether any layer says something about the key, trusted or not.
+    pub(super) fn is_set(&self, path: &str) -> bool {
+        self.tables.iter().any(|table| table.get(path).is_some())
+    }
+
     /// The value at a path; `lowest` holds where no layer says anything.
     pub(super) fn value_at<T>(&mut self, key: &Key<T>, path: &str, lowest: T) -> T {
         let mut value = lowest;

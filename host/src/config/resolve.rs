@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use super::{
@@ -20,7 +21,7 @@ use super::{
     trust::{ProjectFile, TrustStore},
 };
 use crate::{
-    capability::{Access, EnvironmentGrant, Grants, Limits},
+    capability::{Access, EnvironmentGrant, Grants, OperatorLimits, TimeoutSetting},
     ids::PluginName,
     provider::Secret,
     sandbox::SandboxSettings,
@@ -187,8 +188,13 @@ fn read_all(layers: &mut Layers, inputs: &Inputs, project: ProjectFile) -> Setti
     };
     let api_key = api_key(provider, layers, inputs);
     let limits = run_limits(layers);
-    let call_limits = Limits {
-        timeout: layers.value(&keys::SANDBOX_TIMEOUT),
+    let timeout = layers.value(&keys::SANDBOX_TIMEOUT);
+    let call_limits = OperatorLimits {
+        timeout: if layers.is_set(keys::SANDBOX_TIMEOUT.entry.path) {
+            timeout_setting(timeout)
+        } else {
+            TimeoutSetting::Unset
+        },
         memory_bytes: layers.value(&keys::SANDBOX_MEMORY),
         output_bytes: layers.value(&keys::SANDBOX_OUTPUT),
         fuel: layers.value(&keys::SANDBOX_FUEL),
@@ -426,7 +432,7 @@ fn check_order(layers: &mut Layers, less: &Entry, more: &Entry) {
 fn plugins(
     layers: &mut Layers,
     inputs: &Inputs,
-    call_limits: Limits,
+    call_limits: OperatorLimits,
     notes: &mut Vec<String>,
 ) -> BTreeMap<PluginName, PluginSettings> {
     let mut names: BTreeMap<PluginName, Origin> = BTreeMap::new();
@@ -465,12 +471,15 @@ fn plugins(
                 Err(env_vars::NotText) => layers.cx.faults.push(not_text(&shown(&variable))),
             }
         }
-        let limits = Limits {
-            timeout: layers.value_at(
-                &keys::GRANT_TIMEOUT,
-                &path(&keys::GRANT_TIMEOUT.entry),
-                call_limits.timeout,
-            ),
+        let timeout_path = path(&keys::GRANT_TIMEOUT.entry);
+        let for_all = call_limits.timeout.resolve(None);
+        let timeout = layers.value_at(&keys::GRANT_TIMEOUT, &timeout_path, for_all);
+        let limits = OperatorLimits {
+            timeout: if layers.is_set(&timeout_path) {
+                timeout_setting(timeout)
+            } else {
+                call_limits.timeout
+            },
             memory_bytes: layers.value_at(
                 &keys::GRANT_MEMORY,
                 &path(&keys::GRANT_MEMORY.entry),
@@ -506,6 +515,10 @@ fn plugins(
         );
     }
     plugins
+}
+
+fn timeout_setting(timeout: Option<Duration>) -> TimeoutSetting {
+    timeout.map_or(TimeoutSetting::Never, TimeoutSetting::After)
 }
 
 /// A tool that may write where plugins or settings stand can replace them: trust in the settings then ends,

@@ -11,9 +11,9 @@ use cap_std::{ambient_authority, fs::Dir};
 use futures_util::future::join_all;
 
 use crate::{
-    capability::Grants,
+    capability::{Grants, OperatorLimits},
     ids::PluginName,
-    registry::{OperatorLimits, Plugin, SetAside},
+    registry::{Plugin, SetAside},
     sandbox::{MAX_COMPONENT_BYTES, Sandbox},
 };
 

@@ -8,7 +8,9 @@ use std::{
 };
 
 use agentloop_host::{
-    capability::{Access, EnvironmentGrant, Limits},
+    capability::{
+        Access, EnvironmentGrant, Limits, MAX_OWN_TIMEOUT, OperatorLimits, TimeoutSetting,
+    },
     config::{
         AnthropicAuth, Environment, Flags, Inputs, MaxTokensField, Places, ProviderName, Settings,
         env_vars,
@@ -140,7 +142,7 @@ fn without_any_setting_the_defaults_hold() {
     assert_eq!(settings.provider, ProviderName::Anthropic);
     assert_eq!(settings.model.as_deref(), Some("claude-opus-4-8"));
     assert_eq!(settings.plugin_dirs, [desk.home().join("data/plugins")]);
-    assert_eq!(settings.call_limits, Limits::default());
+    assert_eq!(settings.call_limits, OperatorLimits::default());
     assert_eq!(
         settings.sandbox.cache_dir,
         Some(desk.home().join("cache/cwasm"))
@@ -277,7 +279,7 @@ const EFFECTS: [Effect; 34] = [
         s.limits.repeated_calls.stop == 6
     }),
     ("sandbox.timeout", "'none'", |s| {
-        s.call_limits.timeout.is_none()
+        s.call_limits.timeout == TimeoutSetting::Never
     }),
     ("sandbox.memory", "'32MiB'", |s| {
         s.call_limits.memory_bytes == 32 << 20
@@ -893,6 +895,15 @@ fn limits_of_a_plugin_come_before_those_of_all_and_a_shorter_own_timeout_wins() 
         settings.limits_for(&plugin("g"), None).memory_bytes,
         32 << 20
     );
+    let unset = Desk::trusting().settings();
+    let own = |own| unset.limits_for(&plugin("g"), own).timeout;
+    assert_eq!(own(None), seconds(30), "nobody says anything");
+    assert_eq!(
+        own(seconds(120)),
+        seconds(120),
+        "only the tool says something"
+    );
+    assert_eq!(own(seconds(100_000)), Some(MAX_OWN_TIMEOUT));
     desk.project("sandbox.timeout = 'none'\n");
     assert_eq!(desk.settings().limits_for(&plugin("g"), None).timeout, None);
     assert_eq!(
@@ -990,7 +1001,7 @@ fn a_file_that_nobody_trusts_grants_and_loosens_nothing() {
     assert_eq!(settings.sandbox.cache_dir, before.sandbox.cache_dir);
     assert_eq!(settings.permissions, before.permissions);
     assert_eq!(settings.grants_for(&plugin("f")), Default::default());
-    assert_eq!(settings.limits_for(&plugin("f"), None), before.call_limits);
+    assert_eq!(settings.operator_limits(&plugin("f")), before.call_limits);
     let withheld: Vec<_> = settings.withheld.iter().map(|w| w.key.as_str()).collect();
     assert_eq!(
         withheld,
@@ -1028,7 +1039,10 @@ fn a_file_that_nobody_trusts_may_tighten() {
     let settings = desk.settings();
     assert_eq!(settings.limits.max_iterations, 3);
     assert_eq!(settings.limits.wall_time, Some(Duration::from_secs(60)));
-    assert_eq!(settings.call_limits.timeout, Some(Duration::from_secs(1)));
+    assert_eq!(
+        settings.call_limits.timeout,
+        TimeoutSetting::After(Duration::from_secs(1))
+    );
     assert_eq!(
         settings.limits_for(&plugin("f"), None).timeout,
         Some(Duration::from_secs(2))
