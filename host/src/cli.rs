@@ -78,7 +78,7 @@ pub struct Global {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Give the agent a task, or talk with it
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Call one tool, without a model
     Call(call::CallArgs),
     /// Watch tools run in parallel in their sandboxes, one being killed and one being refused; no key, no network

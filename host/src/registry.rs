@@ -51,7 +51,7 @@ enum Runner {
         component: Component,
         plugin: PluginName,
     },
-    Native(NativeTool),
+    Native(Box<NativeTool>),
 }
 
 /// Something that was not taken into the registry, or under another name, and why.
@@ -264,7 +264,7 @@ impl Building {
             definition,
             None,
             limits,
-            Runner::Native(own),
+            Runner::Native(Box::new(own)),
         ) {
             Ok(tool) => self.push(Arc::new(tool)),
             Err((tool, why)) => return Err(RegistryError::Unusable { tool, why }),

@@ -5,6 +5,7 @@ mod all {
     mod agent;
     mod config;
     mod egress;
+    mod house;
     mod provider;
     mod provider_transcripts;
     mod sandbox;

@@ -131,7 +131,7 @@ impl Driving<'_> {
         }
         loop {
             let turn = run.turn();
-            match run.next() {
+            match run.what_next() {
                 Next::Ended(_) => return Ok(()),
                 Next::AskModel {
                     messages,
@@ -198,7 +198,7 @@ impl Driving<'_> {
         self.agent.provider.ask(&request, showing).await
     }
 
-    fn replied(&self, run: &mut Run, turn: u32, reply: ModelReply) -> Result<(), RunError> {
+    fn replied(&self, run: &mut Run, turn: u32, reply: ModelReply) -> Result<(), NotRecorded> {
         self.recorder.record(&RunEvent::TurnEnded {
             turn,
             stop_reason: reply.stop_reason.clone(),

@@ -262,7 +262,7 @@ impl Run {
         }
     }
 
-    pub fn next(&mut self) -> Next<'_> {
+    pub fn what_next(&mut self) -> Next<'_> {
         if let Phase::Asking = self.phase
             && let Some(status) = self.limit_reached()
         {
@@ -647,7 +647,7 @@ mod tests {
 
     /// Ends the planned calls: refused ones as the run says, others with `ok`.
     fn end_calls(run: &mut Run) {
-        let Next::RunCalls(calls) = run.next() else {
+        let Next::RunCalls(calls) = run.what_next() else {
             panic!("no calls are planned")
         };
         let ok = || ToolOutcome::Answered(vec![crate::tool::Content::Text("ok".into())]);
@@ -670,7 +670,7 @@ mod tests {
     }
 
     fn status(run: &mut Run) -> RunStatus {
-        match run.next() {
+        match run.what_next() {
             Next::Ended(status) => status.clone(),
             other => panic!("the run goes on: {other:?}"),
         }
@@ -680,14 +680,14 @@ mod tests {
     fn a_run_goes_from_task_to_answer_with_every_turn_in_its_history() {
         let mut run = begin(RunLimits::default());
         assert!(
-            matches!(run.next(), Next::AskModel { max_tokens: 4096, messages } if messages.len() == 1)
+            matches!(run.what_next(), Next::AskModel { max_tokens: 4096, messages } if messages.len() == 1)
         );
         run.model_replied(reply(
             StopReason::ToolUse,
             vec![ContentBlock::text("I look."), echo("a"), echo("b")],
         ));
         end_calls(&mut run);
-        let Next::AskModel { messages, .. } = run.next() else {
+        let Next::AskModel { messages, .. } = run.what_next() else {
             panic!("the model is not asked again")
         };
         assert_eq!(messages.len(), 3);
@@ -726,7 +726,7 @@ mod tests {
                 ..RunLimits::default()
             });
             run.model_replied(reply(stop_reason, content));
-            match run.next() {
+            match run.what_next() {
                 Next::Ended(status) => status.word(),
                 Next::RunCalls(_) => "calls",
                 Next::AskModel { .. } => "asks",
@@ -776,7 +776,7 @@ mod tests {
             let Next::AskModel {
                 messages,
                 max_tokens,
-            } = run.next()
+            } = run.what_next()
             else {
                 panic!("not asked with {wanted}")
             };
@@ -818,7 +818,7 @@ mod tests {
         };
         let paused = vec![ContentBlock::text("part 1"), ContentBlock::Foreign(seal)];
         run.model_replied(reply(StopReason::PauseTurn, paused.clone()));
-        let Next::AskModel { messages, .. } = run.next() else {
+        let Next::AskModel { messages, .. } = run.what_next() else {
             panic!("a paused turn ended the run")
         };
         assert_eq!(messages.last().unwrap().content, paused);
@@ -913,7 +913,7 @@ mod tests {
             ..RunLimits::default()
         });
         turn(&mut run, 0);
-        assert!(matches!(run.next(), Next::AskModel { .. }));
+        assert!(matches!(run.what_next(), Next::AskModel { .. }));
         turn(&mut run, 1);
         assert_eq!(
             status(&mut run),
@@ -927,7 +927,7 @@ mod tests {
             ..RunLimits::default()
         });
         run.model_replied(reply(StopReason::ToolUse, vec![echo("a"), echo("b")]));
-        let Next::RunCalls(calls) = run.next() else {
+        let Next::RunCalls(calls) = run.what_next() else {
             panic!("no calls are planned")
         };
         assert_eq!(calls[0].refused, None);
@@ -962,7 +962,7 @@ mod tests {
                 .map(|k| call(&format!("c{n}_{k}"), "poll", input.clone()))
                 .collect();
             run.model_replied(reply(StopReason::ToolUse, calls));
-            let Next::RunCalls(calls) = run.next() else {
+            let Next::RunCalls(calls) = run.what_next() else {
                 panic!("no calls are planned")
             };
             seen.push((calls[1].warning.is_some(), calls[1].refused.is_some()));
@@ -1000,7 +1000,7 @@ mod tests {
             ));
             end_calls(&mut run);
         }
-        assert!(matches!(run.next(), Next::AskModel { .. }));
+        assert!(matches!(run.what_next(), Next::AskModel { .. }));
     }
 
     #[test]
@@ -1014,7 +1014,7 @@ mod tests {
                 StopReason::ToolUse,
                 vec![call(&format!("c{n}"), &format!("tool_{n}"), json!({}))],
             ));
-            let Next::RunCalls(calls) = run.next() else {
+            let Next::RunCalls(calls) = run.what_next() else {
                 panic!("no calls are planned")
             };
             let name = calls[0].tool_use.name.clone();
@@ -1065,7 +1065,7 @@ mod tests {
     fn results_of_other_calls_are_not_taken() {
         let mut run = begin(RunLimits::default());
         run.model_replied(reply(StopReason::ToolUse, vec![echo("a"), echo("b")]));
-        let Next::RunCalls(calls) = run.next() else {
+        let Next::RunCalls(calls) = run.what_next() else {
             panic!("no calls are planned")
         };
         let mut records: Vec<_> = calls

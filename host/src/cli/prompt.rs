@@ -15,19 +15,18 @@ use crate::{
 /// Longest text of arguments that is shown whole.
 const MAX_ARGUMENT_CHARS: usize = 4_000;
 
+/// Writes the rule of an "always" answer down; the text says where it went, or why it could not.
+pub type Remember = Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>;
+
 /// Asks on stderr and reads the answer from the terminal. One question at a time.
 pub struct TerminalApprover {
     show: Arc<Show>,
-    /// Writes the rule of an "always" answer down; its text says where it went.
-    remember: Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>,
+    remember: Remember,
     asking: tokio::sync::Mutex<()>,
 }
 
 impl TerminalApprover {
-    pub fn new(
-        show: Arc<Show>,
-        remember: Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>,
-    ) -> Self {
+    pub fn new(show: Arc<Show>, remember: Remember) -> Self {
         Self {
             show,
             remember,

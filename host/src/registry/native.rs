@@ -16,15 +16,11 @@ use crate::{
 
 type Handled = Result<Vec<Content>, String>;
 
+type Handling = Pin<Box<dyn Future<Output = Handled> + Send>>;
+
 enum Handler {
     Blocking(Arc<dyn Fn(Map<String, Value>) -> Handled + Send + Sync>),
-    Async(
-        Box<
-            dyn Fn(Map<String, Value>) -> Pin<Box<dyn Future<Output = Handled> + Send>>
-                + Send
-                + Sync,
-        >,
-    ),
+    Async(Box<dyn Fn(Map<String, Value>) -> Handling + Send + Sync>),
 }
 
 /// A closure with the definition that the model sees.
@@ -97,7 +93,7 @@ impl NativeTool {
         F: Future<Output = Result<C, E>> + Send + 'static,
     {
         let definition = ToolDefinition::new(ToolName::parse(name)?, description, input_schema);
-        let handler = move |input| -> Pin<Box<dyn Future<Output = Handled> + Send>> {
+        let handler = move |input| -> Handling {
             let future = handler(input);
             Box::pin(async move {
                 future
