@@ -439,16 +439,16 @@ impl fmt::Display for Error {
             ),
             Self::AddressDenied { attempted } => write!(
                 f,
-                "the host refused `{attempted}`: the name leads to an address that is not public"
+                "the host refused `{attempted}`: it leads to an address that is not public"
             ),
             Self::Timeout { attempted, after } => {
                 write!(f, "`{attempted}` gave no answer within {after:?}")
             }
             Self::Connection { attempted, why } => {
-                write!(f, "`{attempted}` found no connection: {why}")
+                write!(f, "`{attempted}` failed: {why}")
             }
             Self::Certificate { attempted, why } => {
-                write!(f, "`{attempted}` found no trusted server: {why}")
+                write!(f, "`{attempted}` failed: {why}")
             }
             Self::TooLarge {
                 attempted,
@@ -463,7 +463,7 @@ impl fmt::Display for Error {
             ),
             Self::TooManyRedirects { limit } => write!(f, "more than {limit} redirects"),
             Self::Protocol { attempted, why } => {
-                write!(f, "`{attempted}` got an answer that is not HTTP: {why}")
+                write!(f, "`{attempted}` got an answer that can't be used: {why}")
             }
             Self::Status { status, url, body } => {
                 write!(f, "`{url}` answered with status {status}")?;

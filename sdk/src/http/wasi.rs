@@ -237,14 +237,15 @@ impl Exchange<'_> {
             ErrorCode::ConnectionTerminated | ErrorCode::HttpResponseIncomplete => {
                 connection("it was closed before the end of the answer")
             }
-            ErrorCode::ConnectionLimitReached => connection("too many are open"),
+            ErrorCode::ConnectionLimitReached => connection("the call has made as many requests as it may, or too many at once"),
             ErrorCode::TlsProtocolError => Error::Certificate {
                 attempted,
                 why: "TLS failed".into(),
             },
             ErrorCode::TlsCertificateError => Error::Certificate {
                 attempted,
-                why: "the certificate is not trusted".into(),
+                why: "the server's certificate is not trusted, or is not valid for this name and time"
+                    .into(),
             },
             ErrorCode::TlsAlertReceived(alert) => Error::Certificate {
                 attempted,
@@ -256,6 +257,13 @@ impl Exchange<'_> {
             ErrorCode::HttpRequestBodySize(limit) | ErrorCode::HttpResponseBodySize(limit) => {
                 Error::TooLarge { attempted, limit }
             }
+            ErrorCode::HttpResponseHeaderSectionSize(Some(limit)) => {
+                self.protocol(&format!("its headers are larger than {limit} bytes"))
+            }
+            ErrorCode::HttpRequestHeaderSectionSize(Some(limit)) => Error::InvalidRequest {
+                why: format!("the request's headers are larger than {limit} bytes"),
+            },
+            ErrorCode::HttpProtocolError => self.protocol("it is not HTTP"),
             ErrorCode::InternalError(Some(why)) => Error::Protocol { attempted, why },
             other => Error::Protocol {
                 attempted,

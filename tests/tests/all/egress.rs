@@ -220,8 +220,8 @@ async fn answers_that_break_the_rules_fail_the_call_in_words() {
     let table = [
         (truncated.url("/"), "incomplete"),
         (endless.url("/"), "larger than"),
-        (large_head.url("/"), "HttpResponseHeaderSectionSize"),
-        (no_http.url("/"), "HttpProtocolError"),
+        (large_head.url("/"), "headers are larger than 32768 bytes"),
+        (no_http.url("/"), "not HTTP"),
         (closed.url("/"), "refuses connections"),
     ];
     let servers = [&truncated, &endless, &large_head, &no_http, &closed];
