@@ -6,6 +6,7 @@ mod all {
     mod config;
     mod egress;
     mod house;
+    mod loop_over_http;
     mod provider;
     mod provider_transcripts;
     mod sandbox;

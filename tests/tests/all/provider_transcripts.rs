@@ -323,6 +323,31 @@ proptest! {
     fn chat_completions_keep_a_transcript(turns in conversation(Api::OpenAi), stream: bool) {
         block_on(converse(Api::OpenAi, stream, turns));
     }
+
+    /// A stream with some bytes wrong is read or refused: no panic, and an end.
+    #[test]
+    fn damaged_streams_come_to_an_end(
+        turns in conversation(Api::OpenAi),
+        damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        anthropic: bool,
+    ) {
+        block_on(async {
+            let api = if anthropic { Api::Anthropic } else { Api::OpenAi };
+            let mut reply = turns[0].reply.clone();
+            for (n, block) in reply.iter_mut().enumerate() {
+                block["id"] = json!(format!("call_{n}"));
+            }
+            let mut body = Answer::reply(Value::from(reply)).as_sse(api);
+            for (at, byte) in damage {
+                let at = at.index(body.len());
+                body[at] = byte;
+            }
+            let answers = vec![Answer::fixed(200, "text/event-stream", body); 3];
+            let endpoint = Endpoint::start(api, answers);
+            let provider = provider(&endpoint, api, true);
+            let _ = ask_with(&*provider, &[Message::user("go")], &mut ()).await;
+        });
+    }
 }
 
 // --- the endpoint's own rules ---

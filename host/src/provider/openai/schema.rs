@@ -2,7 +2,7 @@
 //! that explain it. The reply is `{"tool": NAME, "arguments": {…}}` or `{"answer": TEXT}`.
 
 use serde::Deserialize;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::provider::{
     ToolSchema,
@@ -11,28 +11,44 @@ use crate::provider::{
 
 /// The `response_format` of a request.
 pub(super) fn response_format(tools: &[ToolSchema]) -> Value {
-    let calls = tools.iter().enumerate().map(|(n, tool)| {
-        let place = format!("/anyOf/{n}/properties/arguments");
-        json!({
+    let mut definitions = Map::new();
+    let mut any: Vec<Value> = Vec::new();
+    for (n, tool) in tools.iter().enumerate() {
+        let place = Place {
+            pointer: format!("#/anyOf/{n}/properties/arguments"),
+            definitions: format!("#/$defs/{n}_"),
+        };
+        let mut arguments = place.rebased(&tool.input_schema);
+        for name in DEFINITIONS {
+            if let Some(Value::Object(own)) = remove(&mut arguments, name) {
+                let own = own.into_iter();
+                definitions.extend(own.map(|(name, schema)| (format!("{n}_{name}"), schema)));
+            }
+        }
+        remove(&mut arguments, "$schema");
+        any.push(json!({
             "type": "object",
             "properties": {
                 "tool": {"type": "string", "const": tool.name.as_str()},
-                "arguments": rebased(&tool.input_schema, &place),
+                "arguments": arguments,
             },
             "required": ["tool", "arguments"],
             "additionalProperties": false,
-        })
-    });
-    let answer = json!({
+        }));
+    }
+    any.push(json!({
         "type": "object",
         "properties": {"answer": {"type": "string"}},
         "required": ["answer"],
         "additionalProperties": false,
-    });
-    let any: Vec<Value> = calls.chain([answer]).collect();
+    }));
+    let mut schema = json!({"anyOf": any});
+    if !definitions.is_empty() {
+        schema["$defs"] = Value::Object(definitions);
+    }
     json!({
         "type": "json_schema",
-        "json_schema": {"name": "call_or_answer", "schema": {"anyOf": any}},
+        "json_schema": {"name": "call_or_answer", "schema": schema},
     })
 }
 
@@ -108,28 +124,51 @@ pub(super) fn read(text: &str) -> Read {
     }
 }
 
-/// A schema for another place: its references into itself point there.
-fn rebased(schema: &Value, place: &str) -> Value {
-    match schema {
-        Value::Object(members) => members
-            .iter()
-            .filter(|(name, _)| *name != "$schema")
-            .map(|(name, value)| {
-                let value = match (name.as_str(), value) {
-                    ("$ref", Value::String(to)) => match to.strip_prefix('#') {
-                        Some(inside) => format!("#{place}{inside}").into(),
-                        None => value.clone(),
-                    },
-                    // Values, not schemas.
-                    ("const" | "enum" | "default" | "examples", _) => value.clone(),
-                    _ => rebased(value, place),
-                };
-                (name.clone(), value)
-            })
-            .collect(),
-        Value::Array(items) => items.iter().map(|item| rebased(item, place)).collect(),
-        other => other.clone(),
+/// Where a schema keeps what it refers to.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
+/// Where a tool's schema stands in the larger one. Definitions move to the root, which is the only place
+/// where every server looks for them.
+struct Place {
+    pointer: String,
+    definitions: String,
+}
+
+impl Place {
+    /// The schema with its references into itself pointing to where things are now.
+    fn rebased(&self, schema: &Value) -> Value {
+        match schema {
+            Value::Object(members) => members
+                .iter()
+                .map(|(name, value)| {
+                    let value = match (name.as_str(), value) {
+                        ("$ref", Value::String(to)) => self.rebased_reference(to).into(),
+                        // Values, not schemas.
+                        ("const" | "enum" | "default" | "examples", _) => value.clone(),
+                        _ => self.rebased(value),
+                    };
+                    (name.clone(), value)
+                })
+                .collect(),
+            Value::Array(items) => items.iter().map(|item| self.rebased(item)).collect(),
+            other => other.clone(),
+        }
     }
+
+    fn rebased_reference(&self, to: &str) -> String {
+        let definition = DEFINITIONS
+            .iter()
+            .find_map(|name| to.strip_prefix("#/")?.strip_prefix(name)?.strip_prefix('/'));
+        match (definition, to.strip_prefix('#')) {
+            (Some(name), _) => format!("{}{name}", self.definitions),
+            (None, Some(inside)) => format!("{}{inside}", self.pointer),
+            (None, None) => to.to_owned(),
+        }
+    }
+}
+
+fn remove(schema: &mut Value, name: &str) -> Option<Value> {
+    schema.as_object_mut()?.shift_remove(name)
 }
 
 #[cfg(test)]
@@ -149,8 +188,9 @@ mod tests {
                 "properties": {
                     "a": {"$ref": "#/$defs/n"},
                     "b": {"default": {"$ref": "#/x"}},
+                    "c": {"$ref": "#/properties/a"},
                 },
-                "$defs": {"n": {"type": "number"}},
+                "$defs": {"n": {"type": "number"}, "list": {"items": {"$ref": "#/$defs/list"}}},
             })),
         }
     }
@@ -160,8 +200,15 @@ mod tests {
         let format = response_format(&[tool()]);
         let schema = &format["json_schema"]["schema"];
         let arguments = &schema["anyOf"][0]["properties"]["arguments"];
-        let to = arguments["properties"]["a"]["$ref"].as_str().unwrap();
-        assert_eq!(schema.pointer(&to[1..]), Some(&json!({"type": "number"})));
+        let target = |name: &str| {
+            let to = arguments["properties"][name]["$ref"].as_str().unwrap();
+            schema.pointer(&to[1..]).unwrap()
+        };
+        assert_eq!(*target("a"), json!({"type": "number"}));
+        assert_eq!(*target("c"), arguments["properties"]["a"]);
+        let list = &schema["$defs"]["0_list"];
+        assert_eq!(list["items"]["$ref"], "#/$defs/0_list");
+        assert_eq!(arguments.get("$defs"), None);
         assert_eq!(
             arguments["properties"]["b"]["default"],
             json!({"$ref": "#/x"})
