@@ -3,6 +3,8 @@
 //! Every sentence here reaches a model and often a person. What a tool wrote stands after a colon, so that
 //! nobody takes it for the host's word. Escaping for terminals is left to whoever prints it.
 
+mod picture;
+
 use std::{fmt::Write as _, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -18,6 +20,8 @@ use crate::{
 pub const MAX_RESULT_BYTES: usize = 256 << 10;
 /// The largest picture that model endpoints take, in bytes of base64.
 pub const MAX_IMAGE_BASE64_BYTES: usize = 5 << 20;
+/// The longest side of a picture that model endpoints take, in pixels.
+pub const MAX_IMAGE_SIDE: u32 = 8_000;
 /// Pictures in one result; further ones are described in words.
 pub const MAX_IMAGES: usize = 20;
 /// Text of a panic or of a broken contract inside a sentence of ours, in bytes.
@@ -330,49 +334,35 @@ fn says_the_same(part: &Content, value: &Value) -> bool {
 
 /// A picture as endpoints take it, its type read from its bytes; or a note on why it can't go out.
 fn image(label: &str, data: &[u8]) -> Result<Media, String> {
-    let Some(media_type) = sniff(data) else {
-        return Err(format!(
-            "[image, not shown: {}, {}; only PNG, JPEG, GIF and WebP can be shown]",
-            phrase(label),
+    let left_out = |kind: &str, why: &str| {
+        Err(format!(
+            "[image, not shown: {}, {}; {why}]",
+            phrase(kind),
             size(data.len())
-        ));
+        ))
     };
-    let encoded = data.len().div_ceil(3).saturating_mul(4);
-    if encoded > MAX_IMAGE_BASE64_BYTES {
-        return Err(format!(
-            "[image, not shown: {media_type}, {}; the limit is {} of base64]",
-            size(data.len()),
-            size(MAX_IMAGE_BASE64_BYTES)
-        ));
+    let Some(picture) = picture::read(data) else {
+        return left_out(label, "only PNG, JPEG, GIF and WebP can be shown");
+    };
+    let media_type = picture.media_type;
+    match picture.size {
+        None => return left_out(media_type, "its header is broken"),
+        Some((width, height)) if width.max(height) > MAX_IMAGE_SIDE => {
+            let why = format!(
+                "it has {width}×{height} pixels, and {MAX_IMAGE_SIDE} to a side is the most"
+            );
+            return left_out(media_type, &why);
+        }
+        Some(_) => {}
+    }
+    if data.len().div_ceil(3).saturating_mul(4) > MAX_IMAGE_BASE64_BYTES {
+        let why = format!("the limit is {} of base64", size(MAX_IMAGE_BASE64_BYTES));
+        return left_out(media_type, &why);
     }
     Ok(Media {
         media_type: media_type.to_owned(),
         base64: STANDARD.encode(data),
     })
-}
-
-fn sniff(data: &[u8]) -> Option<&'static str> {
-    match data {
-        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
-        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
-        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some("image/gif"),
-        [
-            b'R',
-            b'I',
-            b'F',
-            b'F',
-            _,
-            _,
-            _,
-            _,
-            b'W',
-            b'E',
-            b'B',
-            b'P',
-            ..,
-        ] => Some("image/webp"),
-        _ => None,
-    }
 }
 
 /// Collects blocks under one limit for all their text, and never makes an empty text block.
@@ -475,7 +465,7 @@ mod tests {
     use super::*;
     use crate::capability::{Access, Capability};
 
-    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
+    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01";
 
     fn result(outcome: &ToolOutcome) -> ToolResult {
         tool_result(&ToolUseId::parse("call_1").unwrap(), "echo", outcome)
@@ -770,13 +760,23 @@ mod tests {
                 text("{\"n\":1}"),
             ]
         );
-        for (bytes, kind) in [
-            (&b"\xff\xd8\xff\xe0"[..], "image/jpeg"),
-            (b"GIF89a..", "image/gif"),
-            (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
-        ] {
-            assert_eq!(sniff(bytes), Some(kind));
-        }
+    }
+
+    #[test]
+    fn a_picture_that_endpoints_would_refuse_is_a_note() {
+        let huge = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x1f\x41\0\0\0\x01";
+        assert_eq!(
+            answered(vec![
+                picture("image/png", huge),
+                picture("image/gif", b"GIF89a"),
+            ]),
+            [
+                text(
+                    "[image, not shown: image/png, 24 bytes; it has 8001×1 pixels, and 8000 to a side is the most]"
+                ),
+                text("[image, not shown: image/gif, 6 bytes; its header is broken]"),
+            ]
+        );
     }
 
     #[test]

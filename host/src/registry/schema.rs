@@ -30,41 +30,44 @@ const MAX_PATTERN_BACKTRACKS: usize = 100_000;
 /// Memory of one compiled pattern, in bytes.
 const MAX_PATTERN_BYTES: usize = 1 << 20;
 
-/// Why a schema can't be used, so that its tool is set aside. The text follows "the schema of `NAME` ".
+/// Why a schema can't be used, so that its tool is set aside. The text follows "its input
+/// schema can't be used: ".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaFault {
     #[error(
-        "is missing or not an object but {got}; a tool without arguments declares `{{\"type\": \"object\", \"properties\": {{}}}}`"
+        "it is missing or not an object but {got}; a tool without arguments declares `{{\"type\": \"object\", \"properties\": {{}}}}`"
     )]
     NotAnObject { got: String },
     #[error(
-        "says nothing; a tool without arguments declares `{{\"type\": \"object\", \"properties\": {{}}}}`"
+        "it says nothing; a tool without arguments declares `{{\"type\": \"object\", \"properties\": {{}}}}`"
     )]
     SaysNothing,
     #[error(
-        "describes {kinds}, but arguments are always an object; declare `\"type\": \"object\"`"
+        "it describes {kinds}, but arguments are always an object; declare `\"type\": \"object\"`"
     )]
     RootIsNoObject { kinds: String },
-    #[error("is larger than {MAX_SCHEMA_BYTES} bytes; shorten its descriptions and enumerations")]
+    #[error(
+        "it is larger than {MAX_SCHEMA_BYTES} bytes; shorten its descriptions and enumerations"
+    )]
     TooLarge,
-    #[error("is nested deeper than {MAX_SCHEMA_DEPTH} values; move inner parts to `$defs`")]
+    #[error("it is nested deeper than {MAX_SCHEMA_DEPTH} values; move inner parts to `$defs`")]
     TooDeep,
     #[error(
-        "refers to `{reference}`, which is not inside it; put that part into `$defs` and refer to `#/$defs/NAME`"
+        "it refers to `{reference}`, which is not inside it; put that part into `$defs` and refer to `#/$defs/NAME`"
     )]
     OutsideReference { reference: String },
-    #[error("has too many or too long chains of references; write some of them out")]
+    #[error("it has too many or too long chains of references; write some of them out")]
     TooManyReferences,
     #[error(
-        "has alternatives inside alternatives without end; a `$ref` may lead back to itself only through `properties` or `items`"
+        "it has alternatives inside alternatives without end; a `$ref` may lead back to itself only through `properties` or `items`"
     )]
     TooManyAlternatives,
-    #[error("uses `{keyword}`, which this host does not support; write the reference as `$ref`")]
+    #[error("it uses `{keyword}`, which this host does not support; write the reference as `$ref`")]
     Unsupported { keyword: &'static str },
-    #[error("is not a valid JSON Schema: {why}")]
+    #[error("it is not a valid JSON Schema: {why}")]
     Invalid { why: String },
     #[error(
-        "can't be shown to a model as one object: {why}; give it one root object with `properties`"
+        "it can't be shown to a model as one object: {why}; give it one root object with `properties`"
     )]
     NotShowable { why: String },
 }
@@ -106,8 +109,8 @@ impl ArgumentSchema {
     }
 
     /// What a model is shown: an object schema without `oneOf`, `anyOf`, `allOf`, `not`, `if` or `enum` at
-    /// its root, which endpoints refuse. It accepts whatever the original accepts, and where it accepts
-    /// more, [`Self::shown_note`] says the rest in words.
+    /// its root, which endpoints refuse. It has every property and what all alternatives require; what it
+    /// can't say any more, [`Self::shown_note`] says in words.
     pub fn shown(&self) -> Arc<Value> {
         Arc::clone(&self.shown)
     }

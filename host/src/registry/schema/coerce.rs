@@ -220,7 +220,8 @@ fn whole(number: &Number, takes_u64: impl FnOnce() -> bool) -> Result<Number, St
     if number.is_i64() {
         return Ok(number.clone());
     }
-    if number.is_u64() && takes_u64() {
+    let takes_u64 = takes_u64();
+    if number.is_u64() && takes_u64 {
         return Ok(number.clone());
     }
     match number.as_f64() {
@@ -231,6 +232,7 @@ fn whole(number: &Number, takes_u64: impl FnOnce() -> bool) -> Result<Number, St
             let whole = float as i64;
             Ok(Number::from(whole))
         }
+        _ if takes_u64 => Err(format!("an integer of at most {}", u64::MAX)),
         _ => Err(format!("an integer from {} to {}", i64::MIN, i64::MAX)),
     }
 }

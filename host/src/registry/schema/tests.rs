@@ -138,6 +138,11 @@ mod coercion {
                 json!({"n": "18446744073709551615"}),
                 json!({"n": u64::MAX}),
             );
+            refused(
+                &unsigned,
+                json!({"n": 1e30}),
+                &["n: an integer of at most 18446744073709551615, got 1e+30"],
+            );
         }
         let number = schema(json!({"type": "object", "properties": {"n": {"type": "number"}}}));
         runs(&number, json!({"n": 1e30}), json!({"n": 1e30}));
@@ -1041,5 +1046,234 @@ mod output {
         );
         assert!(OutputSchema::compile(&json!({"type": "array"})).is_ok());
         assert!(OutputSchema::compile(&json!(null)).is_err());
+    }
+}
+
+mod properties {
+    use proptest::{prelude::*, sample::select};
+
+    use super::*;
+
+    fn inputs() -> impl Strategy<Value = Value> {
+        let texts = vec![
+            "5",
+            "-3",
+            "5.5",
+            "5.0",
+            "true",
+            "false",
+            "null",
+            "x",
+            "",
+            " 5",
+            "{}",
+            "[1]",
+            "{\"a\":1}",
+            "[\"5\"]",
+            "{",
+            "9223372036854775808",
+        ];
+        let leaf = prop_oneof![
+            select(texts).prop_map(Value::from),
+            select(vec![0, 1, 5, -3, i64::MAX]).prop_map(Value::from),
+            select(vec![5.0, 5.5, -0.0, 1e30]).prop_map(Value::from),
+            Just(Value::from(u64::MAX)),
+            any::<bool>().prop_map(Value::from),
+            Just(Value::Null),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                members(inner).prop_map(Value::from),
+            ]
+        })
+    }
+
+    fn members(of: impl Strategy<Value = Value>) -> impl Strategy<Value = Map<String, Value>> {
+        let name = select(vec!["a", "b", "c"]).prop_map(str::to_owned);
+        prop::collection::vec((name, of), 0..4).prop_map(|pairs| pairs.into_iter().collect())
+    }
+
+    fn object_with(of: impl Strategy<Value = Value> + Clone) -> impl Strategy<Value = Value> {
+        let others = prop_oneof![Just(json!(true)), Just(json!(false)), of.clone()];
+        let required = prop::collection::btree_set(select(vec!["a", "b", "c"]), 0..3);
+        (members(of), required, others).prop_map(|(properties, required, others)| {
+            json!({
+                "type": "object", "properties": properties, "required": required,
+                "additionalProperties": others,
+            })
+        })
+    }
+
+    fn combined(of: impl Strategy<Value = Value>) -> impl Strategy<Value = Value> {
+        let keyword = select(vec!["anyOf", "oneOf", "allOf"]);
+        (keyword, prop::collection::vec(of, 1..4))
+            .prop_map(|(keyword, parts)| json!({keyword: parts}))
+    }
+
+    fn schemas() -> impl Strategy<Value = Value> + Clone {
+        let kinds = vec![
+            "string", "integer", "number", "boolean", "object", "array", "null",
+        ];
+        let leaf = prop_oneof![
+            3 => select(kinds).prop_map(|kind| json!({"type": kind})),
+            1 => Just(json!({"type": ["integer", "null"]})),
+            1 => Just(json!({"type": "integer", "minimum": 0, "maximum": 255})),
+            1 => Just(json!({"enum": ["x", 5, null]})),
+            1 => Just(json!({"const": "x"})),
+            1 => Just(json!({})),
+            2 => Just(json!({"$ref": "#/$defs/d"})),
+            1 => Just(json!({"type": "string", "pattern": "^[0-9]+$"})),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                object_with(inner.clone()),
+                inner
+                    .clone()
+                    .prop_map(|items| json!({"type": "array", "items": items})),
+                combined(inner.clone()),
+                inner.prop_map(|not| json!({"not": not})),
+            ]
+        })
+    }
+
+    fn roots() -> impl Strategy<Value = Value> {
+        let root = prop_oneof![
+            4 => object_with(schemas()),
+            2 => combined(object_with(schemas())),
+            1 => Just(json!({"$ref": "#/$defs/d"})),
+            1 => schemas(),
+        ];
+        (root, schemas()).prop_map(|(mut root, definition)| {
+            root["$defs"] = json!({"d": definition});
+            root
+        })
+    }
+
+    /// A schema, a value that fits it, and the value as a careless model writes it.
+    type Written = (Value, Value, Value);
+
+    fn written() -> impl Strategy<Value = Written> {
+        let either = |value: Value, text: String, careless: bool| {
+            let loose = if careless {
+                Value::from(text)
+            } else {
+                value.clone()
+            };
+            (value, loose)
+        };
+        let integer = (any::<i64>(), any::<bool>()).prop_map(move |(n, careless)| {
+            let (value, loose) = either(json!(n), n.to_string(), careless);
+            (json!({"type": ["integer", "null"]}), value, loose)
+        });
+        let number = (-9_999..9_999, any::<bool>()).prop_map(move |(n, careless)| {
+            let n = f64::from(n) + 0.25;
+            let (value, loose) = either(json!(n), n.to_string(), careless);
+            (json!({"type": "number"}), value, loose)
+        });
+        let boolean = any::<(bool, bool)>().prop_map(move |(on, careless)| {
+            let (value, loose) = either(json!(on), on.to_string(), careless);
+            (json!({"type": "boolean"}), value, loose)
+        });
+        let text = select(vec!["5", "true", "{}", ""])
+            .prop_map(|text| (json!({"type": "string"}), json!(text), json!(text)));
+        prop_oneof![integer, number, boolean, text].prop_recursive(3, 16, 4, |inner| {
+            let items = prop::collection::vec(inner.clone(), 0..4);
+            let members = prop::collection::btree_map("[a-d]", inner, 0..4);
+            prop_oneof![
+                (items, any::<bool>()).prop_map(|(items, packed)| {
+                    let part = |n: fn(&Written) -> Value| items.iter().map(n).collect::<Value>();
+                    let value = part(|(_, value, _)| value.clone());
+                    let mut schema = json!({"type": "array"});
+                    if !items.is_empty() {
+                        schema["prefixItems"] = part(|(schema, ..)| schema.clone());
+                    }
+                    let loose = if packed { json!(value.to_string()) } else { part(|(.., loose)| loose.clone()) };
+                    (schema, value, loose)
+                }),
+                (members, any::<bool>()).prop_map(|(members, packed)| {
+                    let part = |n: fn(&Written) -> Value| {
+                        members.iter().map(|(name, w)| (name.clone(), n(w))).collect::<Map<_, _>>()
+                    };
+                    let value = Value::from(part(|(_, value, _)| value.clone()));
+                    let schema = json!({"type": "object", "properties": part(|(schema, ..)| schema.clone())});
+                    let loose = if packed { json!(value.to_string()) } else { Value::from(part(|(.., loose)| loose.clone())) };
+                    (schema, value, loose)
+                }),
+            ]
+        })
+    }
+
+    /// Nothing but what the conversions may do lies between the two.
+    fn is_lossless(before: &Value, after: &Value) -> bool {
+        match (before, after) {
+            (Value::Object(a), Value::Object(b)) => {
+                a.len() == b.len()
+                    && a.iter()
+                        .all(|(name, a)| b.get(name).is_some_and(|b| is_lossless(a, b)))
+            }
+            (Value::Array(a), Value::Array(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_lossless(a, b))
+            }
+            (Value::Number(a), Value::Number(b)) => {
+                a == b || a.as_f64() == b.as_f64() && b.is_i64()
+            }
+            (Value::String(a), b) if !b.is_string() => {
+                !b.is_null() && serde_json::from_str::<Value>(a).is_ok_and(|a| a == *b)
+            }
+            (a, b) => a == b,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+        #[test]
+        fn what_runs_fits_and_lost_nothing(root in roots(), input in members(inputs())) {
+            let Ok(schema) = ArgumentSchema::compile(&root) else { return Ok(()) };
+            let strict = jsonschema::options().should_validate_formats(true).build(&root).unwrap();
+            let whole = Value::Object(input.clone());
+            let fits = strict.is_valid(&whole);
+            match schema.check(input) {
+                Ok(given) => {
+                    let given = Value::Object(given);
+                    prop_assert!(strict.is_valid(&given));
+                    prop_assert!(is_lossless(&whole, &given), "{whole} became {given}");
+                    if fits && !Survey::of(&whole).odd_number {
+                        prop_assert_eq!(&given, &whole);
+                    }
+                    prop_assert_eq!(schema.check(map(given.clone())), Ok(map(given)));
+                }
+                Err(faults) => {
+                    prop_assert!(!fits || Survey::of(&whole).odd_number, "{faults:?}");
+                    prop_assert!((1..=9).contains(&faults.len()));
+                    for fault in faults {
+                        let form = fault.contains(": ") && fault.contains(", got ");
+                        prop_assert!(form || fault.starts_with("and "), "{fault}");
+                        prop_assert!(!fault.contains('\n') && fault.len() < 8_000, "{fault}");
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn what_a_careless_model_writes_is_what_it_meant((part, meant, loose) in written()) {
+            let schema = schema(json!({"type": "object", "properties": {"x": part}}));
+            prop_assert_eq!(schema.check(map(json!({"x": loose}))), Ok(map(json!({"x": meant}))));
+        }
+
+        #[test]
+        fn what_is_shown_is_a_plain_object_and_stays(root in roots()) {
+            let Ok(schema) = ArgumentSchema::compile(&root) else { return Ok(()) };
+            let shown = schema.shown();
+            prop_assert_eq!(&shown["type"], "object");
+            prop_assert!(shown["properties"].is_object());
+            for keyword in ["oneOf", "anyOf", "allOf", "not", "if", "enum", "const", "$ref"] {
+                prop_assert!(shown.get(keyword).is_none(), "{shown}");
+            }
+            let again = ArgumentSchema::compile(&shown).unwrap();
+            prop_assert_eq!(again.shown().to_string(), shown.to_string());
+            prop_assert_eq!(again.shown_note(), None);
+        }
     }
 }
