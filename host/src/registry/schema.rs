@@ -126,7 +126,7 @@ impl ArgumentSchema {
     pub fn check(&self, input: Map<String, Value>) -> Result<Map<String, Value>, Vec<String>> {
         let input = Value::Object(input);
         let survey = Survey::of(&input);
-        if let Some(fault) = survey.fault() {
+        if let Some(fault) = survey.fault("arguments") {
             return Err(vec![fault]);
         }
         if !survey.odd_number && self.validator.is_valid(&input) {
@@ -144,7 +144,7 @@ impl ArgumentSchema {
             found = faults::find(&self.document, &self.validator, &coercion.value, &survey);
         }
         found.extend(coercion.out_of_range);
-        Err(faults::told(found))
+        Err(faults::told("arguments", found))
     }
 }
 
@@ -168,18 +168,14 @@ impl OutputSchema {
     /// The error lists faults as [`ArgumentSchema::check`] does. Nothing is converted.
     pub fn check(&self, output: &Value) -> Result<(), Vec<String>> {
         let survey = Survey::of(output);
-        if let Some(fault) = survey.fault() {
+        if let Some(fault) = survey.fault("output") {
             return Err(vec![fault]);
         }
         if self.validator.is_valid(output) {
             return Ok(());
         }
-        Err(faults::told(faults::find(
-            &self.document,
-            &self.validator,
-            output,
-            &survey,
-        )))
+        let found = faults::find(&self.document, &self.validator, output, &survey);
+        Err(faults::told("output", found))
     }
 }
 
@@ -252,15 +248,15 @@ impl Survey {
         }
     }
 
-    fn fault(&self) -> Option<String> {
+    fn fault(&self, root: &str) -> Option<String> {
         if self.too_deep {
             return Some(format!(
-                "arguments: values nested at most {MAX_ARGUMENT_DEPTH} deep, got deeper ones"
+                "{root}: values nested at most {MAX_ARGUMENT_DEPTH} deep, got deeper ones"
             ));
         }
         (self.bytes > MAX_ARGUMENT_BYTES).then(|| {
             format!(
-                "arguments: at most {MAX_ARGUMENT_BYTES} bytes, got about {}",
+                "{root}: at most {MAX_ARGUMENT_BYTES} bytes, got about {}",
                 self.bytes
             )
         })

@@ -37,6 +37,9 @@ const MAX_KNOWN_MEETINGS: usize = 50_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     pointer: String,
+    /// Empty for the root.
+    path: String,
+    /// `WANTED, got VALUE`.
     text: String,
 }
 
@@ -45,12 +48,8 @@ impl Fault {
     pub(super) fn new(root: &Value, pointer: &str, wanted: impl AsRef<str>, got: &Value) -> Self {
         Self {
             pointer: pointer.to_owned(),
-            text: format!(
-                "{}: {}, got {}",
-                path(root, pointer),
-                wanted.as_ref(),
-                shown_value(got)
-            ),
+            path: path(root, pointer),
+            text: format!("{}, got {}", wanted.as_ref(), shown_value(got)),
         }
     }
 
@@ -87,16 +86,21 @@ pub(super) fn find(
     faults
 }
 
-/// The first faults as sentences, and how many there are beyond.
-pub(super) fn told(faults: Vec<Fault>) -> Vec<String> {
+/// The first faults as sentences, and how many there are beyond. `root` is what the whole value is called.
+pub(super) fn told(root: &str, faults: Vec<Fault>) -> Vec<String> {
     let mut told: Vec<String> = Vec::new();
     let mut more = 0;
     for fault in faults {
-        if told.contains(&fault.text) {
+        let path = match fault.path.as_str() {
+            "" => root,
+            path => path,
+        };
+        let sentence = format!("{path}: {}", fault.text);
+        if told.contains(&sentence) {
             continue;
         }
         if told.len() < MAX_FAULTS {
-            told.push(fault.text);
+            told.push(sentence);
         } else {
             more += 1;
         }
@@ -115,7 +119,7 @@ pub(super) fn of_schema(schema: &Value, error: &ValidationError<'_>) -> String {
     };
     let mut faults = Vec::new();
     explanation.add(error, &mut faults);
-    told(faults).join("; ")
+    told("the schema", faults).join("; ")
 }
 
 /// A value as compact JSON, bounded, on one line, without characters that steer a terminal.
@@ -173,7 +177,7 @@ pub(super) fn push_step(pointer: &mut String, name: &str) {
     pointer.push_str(&name.replace('~', "~0").replace('/', "~1"));
 }
 
-/// `opts.n`, `items[2]`, `["odd name"].x`; `arguments` for the root.
+/// `opts.n`, `items[2]`, `["odd name"].x`; empty for the root.
 fn path(root: &Value, pointer: &str) -> String {
     let mut path = String::new();
     let mut here = Some(root);
@@ -195,9 +199,6 @@ fn path(root: &Value, pointer: &str) -> String {
                 None
             }
         };
-    }
-    if path.is_empty() {
-        path.push_str("arguments");
     }
     path
 }
@@ -235,10 +236,8 @@ impl Explanation<'_> {
                 push_step(&mut pointer, name);
                 let wanted = self.member_words(error, name);
                 faults.push(Fault {
-                    text: format!(
-                        "{}: {wanted} is required, got nothing",
-                        path(self.root, &pointer)
-                    ),
+                    path: path(self.root, &pointer),
+                    text: format!("{wanted} is required, got nothing"),
                     pointer,
                 });
             }

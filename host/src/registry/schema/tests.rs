@@ -1044,6 +1044,10 @@ mod output {
             schema.check(&json!({})),
             Err(vec!["n: an integer is required, got nothing".to_owned()])
         );
+        assert_eq!(
+            schema.check(&json!([])),
+            Err(vec!["output: an object, got []".to_owned()])
+        );
         assert!(OutputSchema::compile(&json!({"type": "array"})).is_ok());
         assert!(OutputSchema::compile(&json!(null)).is_err());
     }
