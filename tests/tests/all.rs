@@ -9,6 +9,7 @@ mod all {
     mod loop_over_http;
     mod provider;
     mod provider_transcripts;
+    mod plugins;
     mod sandbox;
     mod sdk;
 }
