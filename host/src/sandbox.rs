@@ -53,7 +53,7 @@ use crate::{
     event::LogLevel,
     ids::{ComponentDigest, PluginName, ToolName},
     policy::Authorized,
-    tool::{Refusal, ToolDefinition, ToolOutcome},
+    tool::{ToolDefinition, ToolOutcome},
 };
 
 /// How a sandbox is set up; the operator's side.
@@ -334,11 +334,8 @@ impl Sandbox {
                 .parts
                 .egress
                 .for_call(call.reach, call.plugin, deadline),
-            not_granted: refusal::not_granted(
-                call.plugin,
-                call.component.requests_of(call.tool),
-                call.reach,
-            ),
+            component: call.component.clone(),
+            plugin: call.plugin.clone(),
             _ticking: linked.guest.ticker.ticking(),
             linked,
             tool: call.tool.clone(),
@@ -536,7 +533,8 @@ fn linked(
 /// Everything that one call owns. Dropped from top to bottom: the slot is free when all else is gone.
 struct Running {
     egress: CallEgress,
-    not_granted: Vec<Refusal>,
+    component: Component,
+    plugin: PluginName,
     _ticking: Ticking,
     linked: Linked,
     tool: ToolName,
@@ -553,7 +551,8 @@ impl Running {
     async fn run(self) -> Ending {
         let Self {
             egress,
-            not_granted,
+            component,
+            plugin,
             _ticking,
             linked,
             tool,
@@ -600,9 +599,13 @@ impl Running {
                 .call_call(&mut store, name, &arguments)
                 .await
         };
-        let ran = match within(deadline, calling).await {
-            Some(returned) => Ran::Returned(returned),
-            None => Ran::Late,
+        let returned = within(deadline, calling).await;
+        let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let ran = match returned {
+            Some(returned @ Ok(Ok(_))) => Ran::Returned(returned),
+            // What a guest makes of a host call that ended with the deadline is not what went wrong.
+            Some(returned) if !is_late => Ran::Returned(returned),
+            Some(_) | None => Ran::Late,
         };
         let ran_for = started.elapsed();
         output.finish();
@@ -610,13 +613,16 @@ impl Running {
             .fuel
             .map(|budget| budget.saturating_sub(store.get_fuel().unwrap_or(0)));
         let state = store.data();
-        let mut refusals = state.egress.refusals();
-        refusals.extend(not_granted);
         let facts = Facts {
             limits: &limits,
             memory_refused: state.memory.refused(),
             output: &output,
-            refusals,
+            refusals: &|| {
+                let requests = component.requests_of(&tool);
+                let mut refusals = state.egress.refusals();
+                refusals.extend(refusal::not_granted(&plugin, requests, &reach));
+                refusals
+            },
             hints: state.egress.hints(),
             sent: state.egress.sent(),
             writable_folders: reach
@@ -734,6 +740,7 @@ impl GuestExecutor {
             // A spinning guest gives up its worker once each tick; then timers and I/O are looked after first.
             .event_interval(1)
             .global_queue_interval(1)
+            .max_blocking_threads(limits::BLOCKING_THREADS)
             .enable_all()
             .build()
             .map(|runtime| Self(Some(runtime)))

@@ -117,11 +117,14 @@ pub fn authorized(tool: &str, input: Value) -> Authorized {
     }
 }
 
+/// Done, of how much, and the message.
+pub type Report = (f64, Option<f64>, Option<String>);
+
 /// Keeps what guests say.
 #[derive(Debug, Default)]
 pub struct Heard {
     lines: Mutex<Vec<(LogLevel, String)>>,
-    reports: Mutex<Vec<(f64, Option<f64>, Option<String>)>>,
+    reports: Mutex<Vec<Report>>,
 }
 
 impl Heard {
@@ -132,7 +135,7 @@ impl Heard {
             .clone()
     }
 
-    pub fn reports(&self) -> Vec<(f64, Option<f64>, Option<String>)> {
+    pub fn reports(&self) -> Vec<Report> {
         self.reports
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -28,7 +28,8 @@ pub(super) struct Facts<'a> {
     pub(super) limits: &'a Limits,
     pub(super) memory_refused: bool,
     pub(super) output: &'a GuestOutput,
-    pub(super) refusals: Vec<Refusal>,
+    /// What was reached for and not granted; asked only of a tool that gave up.
+    pub(super) refusals: &'a dyn Fn() -> Vec<Refusal>,
     /// What an operator can do about requests that failed for other reasons.
     pub(super) hints: Vec<String>,
     pub(super) sent: Vec<String>,
@@ -39,7 +40,7 @@ pub(super) fn outcome(ran: Ran, facts: Facts<'_>) -> ToolOutcome {
     match ran {
         Ran::Late => timed_out(facts),
         Ran::Returned(Ok(Ok(content))) => answered(content, facts.limits.output_bytes),
-        Ran::Returned(Ok(Err(error))) => refused_by_tool(error, facts),
+        Ran::Returned(Ok(Err(error))) => refused_by_tool(error, &facts),
         Ran::Returned(Err(error)) => stopped(&error, facts),
     }
 }
@@ -108,46 +109,42 @@ fn size(block: &wit::Content) -> usize {
     }
 }
 
-fn refused_by_tool(error: CallError, facts: Facts<'_>) -> ToolOutcome {
-    let (CallError::InvalidArguments(text) | CallError::Denied(text) | CallError::Failed(text)) =
-        &error
-    else {
-        return ToolOutcome::BadOutput {
+fn refused_by_tool(error: CallError, facts: &Facts<'_>) -> ToolOutcome {
+    let limit_bytes = facts.limits.output_bytes;
+    match error {
+        CallError::UnknownTool => ToolOutcome::BadOutput {
             why: "the component lists the tool and then says that it has none of that name"
                 .to_owned(),
-        };
-    };
-    if text.len() > facts.limits.output_bytes {
-        return ToolOutcome::OutputTooLarge {
-            limit_bytes: facts.limits.output_bytes,
-        };
-    }
-    match error {
+        },
+        CallError::InvalidArguments(text) | CallError::Denied(text) | CallError::Failed(text)
+            if text.len() > limit_bytes =>
+        {
+            ToolOutcome::OutputTooLarge { limit_bytes }
+        }
         CallError::InvalidArguments(fault) => ToolOutcome::InvalidArguments {
             faults: vec![fault],
         },
-        CallError::UnknownTool | CallError::Denied(_) | CallError::Failed(_)
-            if facts.refusals.is_empty() =>
-        {
-            let mut message = text.clone();
-            if facts.memory_refused {
-                message.push_str(&format!(
-                    " (the call had reached its memory limit of {} bytes)",
-                    facts.limits.memory_bytes
-                ));
-            }
-            for hint in &facts.hints {
-                message.push_str(&format!(" ({hint})"));
-            }
-            ToolOutcome::Failed { message }
-        }
-        CallError::UnknownTool | CallError::Denied(_) | CallError::Failed(_) => {
-            ToolOutcome::CapabilityRefused {
-                message: text.clone(),
-                refusals: facts.refusals,
-            }
-        }
+        CallError::Denied(message) | CallError::Failed(message) => gave_up(message, facts),
     }
+}
+
+/// WASI's errors can't say what was refused, and a tool may pass them on as its own: so a failure counts as a
+/// refusal if there was one.
+fn gave_up(mut message: String, facts: &Facts<'_>) -> ToolOutcome {
+    let refusals = (facts.refusals)();
+    if !refusals.is_empty() {
+        return ToolOutcome::CapabilityRefused { message, refusals };
+    }
+    if facts.memory_refused {
+        message.push_str(&format!(
+            " (the call had reached its memory limit of {} bytes)",
+            facts.limits.memory_bytes
+        ));
+    }
+    for hint in &facts.hints {
+        message.push_str(&format!(" ({hint})"));
+    }
+    ToolOutcome::Failed { message }
 }
 
 fn stopped(error: &wasmtime::Error, facts: Facts<'_>) -> ToolOutcome {

@@ -9,6 +9,9 @@ pub const MAX_COMPONENT_BYTES: usize = 64 << 20;
 /// How long a load waits for one compilation. Compiling is outside of what wasmtime promises to bound.
 pub const COMPILE_WAIT: Duration = Duration::from_secs(30);
 
+/// Threads for guests' files, look-ups and compilations, of all calls together.
+pub const BLOCKING_THREADS: usize = 128;
+
 /// Elements of all tables of a call together; CPython's has most, about 12,000.
 pub const TABLE_ELEMENTS: usize = 20_000;
 pub const TABLES_PER_CALL: usize = 16;

@@ -219,3 +219,38 @@ async fn the_clock_goes_after_a_rest() {
         assert!(start.elapsed() < Duration::from_secs(10));
     }
 }
+
+/// RUSTSEC-2026-0223: instructions on much memory at once are stopped between two of them, and leave nothing
+/// broken behind.
+#[tokio::test]
+async fn bulk_instructions_are_interrupted_cleanly() {
+    const BULK: &str = "(loop $again
+        (memory.fill (i32.const 0) (i32.const 7) (i32.const 33554432))
+        (memory.copy (i32.const 1) (i32.const 0) (i32.const 33554400))
+        (table.fill $t (i32.const 0) (ref.null func) (i32.const 9000))
+        (table.copy $t $t (i32.const 1) (i32.const 0) (i32.const 8999))
+        (br $again)) unreachable";
+    let crafted = Crafted {
+        fields: r#"(memory (export "memory") 512) (table $t 9000 funcref)"#,
+        call: BULK,
+        ..Crafted::default()
+    };
+    let sandbox = guests::sandbox();
+    let mut bulk = Guest::load(&sandbox, &crafted.component()).await;
+    let good = Guest::load(&sandbox, &Crafted::default().component()).await;
+    for round in 0..30_u32 {
+        // A different place each time.
+        bulk.limits.timeout = Some(Duration::from_millis(u64::from(1 + round)));
+        bulk.limits.fuel = (round % 2 == 1).then_some(u64::from(round) * 5_000_000);
+        let ending = bulk.call("crafted", json!({})).await;
+        assert!(
+            matches!(
+                ending.outcome,
+                ToolOutcome::TimedOut { .. } | ToolOutcome::OutOfFuel { .. }
+            ),
+            "{ending:?}"
+        );
+        let ending = good.call("crafted", json!({})).await;
+        assert_eq!(ending.outcome, ToolOutcome::Answered(vec![]));
+    }
+}
