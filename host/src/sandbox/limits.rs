@@ -49,6 +49,8 @@ pub const TRAP_TEXT_BYTES: usize = 4 << 10;
 /// The custom section `agentloop-tools`, or what `list` gives.
 pub const METADATA_BYTES: usize = 8 << 20;
 pub const METADATA_TIMEOUT: Duration = Duration::from_millis(100);
+/// Runs of `list` that are late before it counts as one that does not end.
+pub const METADATA_ATTEMPTS: u32 = 3;
 pub const METADATA_MEMORY_BYTES: usize = 64 << 20;
 pub const TOOLS_PER_COMPONENT: usize = 256;
 pub const REQUESTS_PER_TOOL: usize = 64;

@@ -71,7 +71,7 @@ async fn list_is_run_under_limits() {
                 list: LOOP,
                 ..Crafted::default()
             },
-            "did not end within 100 ms",
+            "does not end within 100 ms",
         ),
         (
             "start",
@@ -79,7 +79,7 @@ async fn list_is_run_under_limits() {
                 fields: &start,
                 ..Crafted::default()
             },
-            "did not end within 100 ms",
+            "does not end within 100 ms",
         ),
         (
             "trap",

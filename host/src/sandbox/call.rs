@@ -1,0 +1,160 @@
+//! One call, from a held slot to its ending.
+
+use std::time::Instant;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{
+    Component, Ending, Slot,
+    egress::CallEgress,
+    ending::{self, Facts, Ran},
+    engine::Ticking,
+    executor::within,
+    load::Linked,
+    output::GuestOutput,
+    refusal,
+    store::{self, StoreLimits},
+    wasi,
+};
+use crate::{
+    capability::{Access, Limits, Reach},
+    ids::{PluginName, ToolName},
+    tool::{Effects, ToolOutcome},
+};
+
+/// Everything that one call owns. Dropped from top to bottom: the slot is free when all else is gone.
+pub(super) struct Running {
+    pub(super) egress: CallEgress,
+    pub(super) component: Component,
+    pub(super) plugin: PluginName,
+    pub(super) _ticking: Ticking,
+    pub(super) linked: Linked,
+    pub(super) tool: ToolName,
+    pub(super) arguments: String,
+    pub(super) reach: Reach,
+    pub(super) limits: Limits,
+    pub(super) output: GuestOutput,
+    pub(super) started: Instant,
+    pub(super) deadline: Option<Instant>,
+    pub(super) _slot: (Slot, Option<OwnedSemaphorePermit>),
+}
+
+impl Running {
+    pub(super) async fn run(self) -> Ending {
+        let Self {
+            egress,
+            component,
+            plugin,
+            _ticking,
+            linked,
+            tool,
+            arguments,
+            reach,
+            limits,
+            output,
+            started,
+            deadline,
+            _slot,
+        } = self;
+        let opening = wasi_context(&reach, &output);
+        let wasi = match within(deadline, opening).await {
+            Some(Ok(wasi)) => wasi,
+            Some(Err(why)) => return Ending::internal(why),
+            None => {
+                return Ending {
+                    outcome: ToolOutcome::TimedOut {
+                        after: limits.timeout.unwrap_or_default(),
+                        effects: Effects::None,
+                    },
+                    ran: started.elapsed(),
+                    peak_memory_bytes: 0,
+                    fuel_used: None,
+                };
+            }
+        };
+        let store_limits = StoreLimits {
+            deadline,
+            memory_bytes: limits.memory_bytes,
+            output_bytes: limits.output_bytes,
+            fuel: limits.fuel,
+        };
+        let mut store = match store::new(&linked.guest, wasi, egress, output.clone(), store_limits)
+        {
+            Ok(store) => store,
+            Err(e) => return Ending::internal(format!("{e:#}")),
+        };
+        let name = tool.as_str();
+        let calling = async {
+            let instance = linked.pre.instantiate_async(&mut store).await?;
+            instance
+                .agentloop_tool_tools()
+                .call_call(&mut store, name, &arguments)
+                .await
+        };
+        let returned = within(deadline, calling).await;
+        let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let ran = match returned {
+            Some(returned @ Ok(Ok(_))) => Ran::Returned(returned),
+            // What a guest makes of a host call that ended with the deadline is not what went wrong.
+            Some(returned) if !is_late => Ran::Returned(returned),
+            Some(_) | None => Ran::Late,
+        };
+        let ran_for = started.elapsed();
+        output.finish();
+        let fuel_used = limits
+            .fuel
+            .map(|budget| budget.saturating_sub(store.get_fuel().unwrap_or(0)));
+        let state = store.data();
+        let facts = Facts {
+            limits: &limits,
+            memory_refused: state.memory.refused(),
+            output: &output,
+            refusals: &|| {
+                let requests = component.requests_of(&tool);
+                let mut refusals = state.egress.refusals();
+                refusals.extend(refusal::not_granted(&plugin, requests, &reach));
+                refusals
+            },
+            hints: state.egress.hints(),
+            sent: state.egress.sent(),
+            writable_folders: reach
+                .folders
+                .iter()
+                .filter(|f| f.access == Access::Write)
+                .map(|f| f.guest_path.clone())
+                .collect(),
+        };
+        Ending {
+            outcome: ending::outcome(ran, facts),
+            ran: ran_for,
+            peak_memory_bytes: state.memory.peak_bytes(),
+            fuel_used,
+        }
+    }
+}
+
+/// Opening a folder can block (a network share), so it happens off the guests' workers.
+async fn wasi_context(
+    reach: &Reach,
+    output: &GuestOutput,
+) -> Result<wasmtime_wasi::WasiCtx, String> {
+    if reach.folders.is_empty() {
+        return Ok(wasi::without_folders(&reach.environment, output));
+    }
+    let (folders, environment) = (reach.folders.clone(), reach.environment.clone());
+    let output = output.clone();
+    let opened =
+        tokio::task::spawn_blocking(move || wasi::with_folders(&folders, &environment, &output));
+    match opened.await {
+        Ok(Ok(wasi)) => Ok(wasi),
+        Ok(Err(e)) => {
+            tracing::warn!("{e}");
+            // The path on this machine is the operator's business, not the model's.
+            Err(format!(
+                "the folder that is granted as `{}` can't be opened",
+                e.guest_path
+            ))
+        }
+        Err(e) => Err(e.to_string()),
+    }
+}
