@@ -7,9 +7,9 @@ mod all {
     mod egress;
     mod house;
     mod loop_over_http;
+    mod plugins;
     mod provider;
     mod provider_transcripts;
-    mod plugins;
     mod sandbox;
     mod sdk;
 }

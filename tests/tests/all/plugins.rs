@@ -9,8 +9,8 @@ use agentloop_host::{
     tool::{Content, Refusal, ToolOutcome},
 };
 use agentloop_tests::{
-    guests::{self, Guest, text},
-    servers::{Reply, Server, Step},
+    guests::{self, Guest},
+    servers::{Reply, Server},
 };
 use serde_json::{Value, json};
 
