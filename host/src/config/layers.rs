@@ -97,25 +97,30 @@ pub(super) struct Layers {
 impl Layers {
     /// The value of a key. When it is wrong somewhere the fault is noted and a placeholder is returned.
     pub(super) fn value<T: Default>(&mut self, key: &Key<T>) -> T {
+        self.value_if_said(key).0
+    }
+
+    /// As [`Layers::value`], and whether it is some layer's: what does not count says nothing.
+    pub(super) fn value_if_said<T: Default>(&mut self, key: &Key<T>) -> (T, bool) {
         let path = key.entry.path;
         match key.entry.default {
             Default_::Is(literal) => {
                 let node = node::parse_literal(literal, &Origin::Default);
                 let default = node.and_then(|node| (key.read)(&node, path, &mut self.cx));
                 self.show(path, literal.to_owned(), Origin::Default);
-                self.value_at(key, path, default.unwrap_or_default())
+                self.value_at_if_said(key, path, default.unwrap_or_default())
             }
-            Default_::Found { .. } => self.value_at(key, path, T::default()),
+            Default_::Found { .. } => self.value_at_if_said(key, path, T::default()),
         }
-    }
-
-    /// Whether any layer says something about the key, trusted or not.
-    pub(super) fn is_set(&self, path: &str) -> bool {
-        self.tables.iter().any(|table| table.get(path).is_some())
     }
 
     /// The value at a path; `lowest` holds where no layer says anything.
     pub(super) fn value_at<T>(&mut self, key: &Key<T>, path: &str, lowest: T) -> T {
+        self.value_at_if_said(key, path, lowest).0
+    }
+
+    /// As [`Layers::value_at`], and whether it is some layer's.
+    pub(super) fn value_at_if_said<T>(&mut self, key: &Key<T>, path: &str, lowest: T) -> (T, bool) {
         let mut value = lowest;
         let mut from = None;
         for node in self.tables.iter().filter_map(|table| table.get(path)) {
@@ -140,11 +145,12 @@ impl Layers {
                 });
             }
         }
+        let is_said = from.is_some();
         if let Some(node) = from {
             let (literal, origin) = (node.literal(), node.origin.clone());
             self.show(path, literal, origin);
         }
-        value
+        (value, is_said)
     }
 
     /// The elements of all layers, the highest layer's first: no layer takes another's rules away.

@@ -188,13 +188,9 @@ fn read_all(layers: &mut Layers, inputs: &Inputs, project: ProjectFile) -> Setti
     };
     let api_key = api_key(provider, layers, inputs);
     let limits = run_limits(layers);
-    let timeout = layers.value(&keys::SANDBOX_TIMEOUT);
+    let (timeout, is_said) = layers.value_if_said(&keys::SANDBOX_TIMEOUT);
     let call_limits = OperatorLimits {
-        timeout: if layers.is_set(keys::SANDBOX_TIMEOUT.entry.path) {
-            timeout_setting(timeout)
-        } else {
-            TimeoutSetting::Unset
-        },
+        timeout: timeout_setting(timeout, is_said),
         memory_bytes: layers.value(&keys::SANDBOX_MEMORY),
         output_bytes: layers.value(&keys::SANDBOX_OUTPUT),
         fuel: layers.value(&keys::SANDBOX_FUEL),
@@ -473,10 +469,11 @@ fn plugins(
         }
         let timeout_path = path(&keys::GRANT_TIMEOUT.entry);
         let for_all = call_limits.timeout.resolve(None);
-        let timeout = layers.value_at(&keys::GRANT_TIMEOUT, &timeout_path, for_all);
+        let (timeout, is_said) =
+            layers.value_at_if_said(&keys::GRANT_TIMEOUT, &timeout_path, for_all);
         let limits = OperatorLimits {
-            timeout: if layers.is_set(&timeout_path) {
-                timeout_setting(timeout)
+            timeout: if is_said {
+                timeout_setting(timeout, true)
             } else {
                 call_limits.timeout
             },
@@ -517,8 +514,12 @@ fn plugins(
     plugins
 }
 
-fn timeout_setting(timeout: Option<Duration>) -> TimeoutSetting {
-    timeout.map_or(TimeoutSetting::Never, TimeoutSetting::After)
+fn timeout_setting(timeout: Option<Duration>, is_said: bool) -> TimeoutSetting {
+    match timeout {
+        _ if !is_said => TimeoutSetting::Unset,
+        Some(timeout) => TimeoutSetting::After(timeout),
+        None => TimeoutSetting::Never,
+    }
 }
 
 /// A tool that may write where plugins or settings stand can replace them: trust in the settings then ends,
