@@ -23,6 +23,9 @@ use crate::{
     sandbox::{Sandbox, SandboxError},
 };
 
+const ANTHROPIC: &str = "https://api.anthropic.com";
+const OPENAI: &str = "https://api.openai.com/v1";
+
 /// The parts, ready for runs and calls.
 pub struct App {
     pub settings: Settings,
@@ -51,6 +54,13 @@ pub enum AppError {
         "the provider `scripted` needs a script; use `--script FILE`, or `script = \"…\"` in agentloop.toml"
     )]
     NoScript,
+    #[error(
+        "there is no key for {endpoint}; put it into `{variable}`, or the path of a file that holds it into `{variable}_FILE`"
+    )]
+    NoKey {
+        endpoint: &'static str,
+        variable: &'static str,
+    },
     #[error(
         "`{url}` is not the address of a model endpoint: {source}; write something like `http://127.0.0.1:8080/v1`"
     )]
@@ -138,7 +148,9 @@ impl App {
         };
         match settings.provider {
             ProviderName::Anthropic => {
-                let base_url = base_url(settings, "https://api.anthropic.com")?;
+                let model = model()?;
+                need_key(settings, ANTHROPIC, "ANTHROPIC_API_KEY")?;
+                let base_url = base_url(settings, ANTHROPIC)?;
                 let client = client(&base_url)?;
                 let mut endpoint = AnthropicSettings::new(base_url, settings.api_key.clone());
                 endpoint.version = settings.anthropic.version.clone();
@@ -146,10 +158,12 @@ impl App {
                     config::AnthropicAuth::XApiKey => KeyHeader::XApiKey,
                     config::AnthropicAuth::Bearer => KeyHeader::Bearer,
                 };
-                Ok((Arc::new(Anthropic::new(endpoint, client)), model()?))
+                Ok((Arc::new(Anthropic::new(endpoint, client)), model))
             }
             ProviderName::OpenAi => {
-                let base_url = base_url(settings, "https://api.openai.com/v1")?;
+                let model = model()?;
+                need_key(settings, OPENAI, "OPENAI_API_KEY")?;
+                let base_url = base_url(settings, OPENAI)?;
                 let client = client(&base_url)?;
                 let mut endpoint = OpenAiSettings::new(base_url, settings.api_key.clone());
                 endpoint.tools_as_schema = settings.openai.tools_as_schema;
@@ -163,7 +177,7 @@ impl App {
                             crate::provider::MaxTokensField::MaxCompletionTokens;
                     }
                 }
-                Ok((Arc::new(OpenAi::new(endpoint, client)), model()?))
+                Ok((Arc::new(OpenAi::new(endpoint, client)), model))
             }
             ProviderName::Scripted => {
                 let script = settings.script.as_deref().ok_or(AppError::NoScript)?;
@@ -175,6 +189,19 @@ impl App {
             }
         }
     }
+}
+
+/// The usual endpoints take nothing without a key; one of the operator's own may.
+fn need_key(
+    settings: &Settings,
+    endpoint: &'static str,
+    variable: &'static str,
+) -> Result<(), AppError> {
+    let has_key = settings.api_key.as_ref().is_some_and(|key| !key.is_empty());
+    if has_key || settings.base_url.is_some() {
+        return Ok(());
+    }
+    Err(AppError::NoKey { endpoint, variable })
 }
 
 fn base_url(settings: &Settings, default: &str) -> Result<Url, AppError> {

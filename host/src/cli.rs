@@ -31,7 +31,7 @@ use crate::{
     agent::RunError,
     app::{App, AppError},
     cli::{
-        exit::Exit,
+        exit::{Exit, Misuse},
         show::Detail,
         terminal::{Color, bad, harmless},
     },
@@ -241,7 +241,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
         text.push_str(&cause);
     }
     eprintln!("{} {}", bad().apply_to("error:"), harmless(&text));
-    let exit = if error.is::<ConfigError>() || error.is::<clap::Error>() {
+    let exit = if error.is::<ConfigError>() || error.is::<Misuse>() {
         Exit::Usage
     } else if let Some(error) = error.downcast_ref::<AppError>() {
         match error {
@@ -249,6 +249,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
             | AppError::NoScript
             | AppError::Script(_)
             | AppError::BaseUrl { .. } => Exit::Usage,
+            AppError::NoKey { .. } => Exit::Auth,
             AppError::Sandbox(_) | AppError::Registry(_) | AppError::Client(_) => Exit::Failed,
         }
     } else if error.is::<RunError>() {

@@ -11,7 +11,7 @@ use crate::{
     cli::{
         Global,
         exit::Exit,
-        show::Show,
+        show::{Detail, Show},
         terminal::{dim, harmless, strong},
     },
     config::Places,
@@ -69,7 +69,10 @@ pub async fn run(args: &DemoArgs, global: &Global) -> anyhow::Result<Exit> {
         .observers
         .push(Arc::clone(&show) as Arc<dyn Observer>);
 
-    eprintln!("{} {TASK}\n", strong().apply_to("You:"));
+    let told = global.detail() > Detail::Quiet;
+    if told {
+        eprintln!("{} {TASK}\n", strong().apply_to("You:"));
+    }
     let result = agent.run(vec![Message::user(TASK)]).await;
     if args.json {
         println!("{:#}", serde_json::to_value(&result)?);
@@ -79,6 +82,13 @@ pub async fn run(args: &DemoArgs, global: &Global) -> anyhow::Result<Exit> {
     if !result.status.is_success() {
         show.status(&result.status);
     }
+    if told {
+        epilogue(&notes)?;
+    }
+    Ok(Exit::of(&result))
+}
+
+fn epilogue(notes: &Path) -> std::io::Result<()> {
     let list = std::fs::read_to_string(notes.join("shopping.md"))?;
     eprintln!(
         "\n{}",
@@ -93,7 +103,7 @@ pub async fn run(args: &DemoArgs, global: &Global) -> anyhow::Result<Exit> {
         dim().apply_to("the shipped tools and a commented agentloop.toml, here"),
         dim().apply_to("the same with a real model"),
     );
-    Ok(Exit::of(&result))
+    Ok(())
 }
 
 async fn registry(notes: &Path) -> anyhow::Result<Registry> {

@@ -42,7 +42,10 @@ impl Exit {
             Self::Provider,
             "the model endpoint failed, retries included",
         ),
-        (Self::Auth, "the model endpoint did not accept the key"),
+        (
+            Self::Auth,
+            "the key for the model endpoint is missing or was not accepted",
+        ),
         (Self::Plugin, "a plugin can't be used"),
         (Self::Refusal, "the model declined to answer"),
         (Self::OutOfTime, "out of time"),
@@ -98,6 +101,18 @@ impl Exit {
             } => Self::Provider,
             RunStatus::Failed { provider: None, .. } => Self::Failed,
         }
+    }
+}
+
+/// Arguments that parse and still can't be followed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Misuse(pub String);
+
+impl Misuse {
+    /// Refuses, with this sentence, what is not `fine`.
+    pub fn unless(fine: bool, why: &str) -> Result<(), Self> {
+        if fine { Ok(()) } else { Err(Self(why.into())) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Asking the person at the terminal about a call.
 
-use std::{io::Write as _, sync::Arc};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
@@ -8,7 +8,7 @@ use crate::{
     approvals::{Answer, ApprovalRequest, Approver, ApproverFailed},
     cli::{
         show::Show,
-        terminal::{caution, dim, harmless, one_line, strong},
+        terminal::{caution, dim, harmless, next_line, one_line, strong},
     },
 };
 
@@ -39,27 +39,21 @@ impl TerminalApprover {
 impl Approver for TerminalApprover {
     async fn approve(&self, request: &ApprovalRequest) -> Result<Answer, ApproverFailed> {
         let _one_at_a_time = self.asking.lock().await;
-        let question = question(request);
-        let show = Arc::clone(&self.show);
-        let rule = request.rule_name.clone();
-        // Reading a line blocks its thread; when the run is stopped meanwhile nobody waits for it.
-        let answer = tokio::task::spawn_blocking(move || show.pause(|| ask(&question, &rule)))
+        let paused = self.show.pause();
+        let answer = ask(&question(request))
             .await
-            .map_err(|_| ApproverFailed("the prompt broke down".into()))?
             .map_err(|error| ApproverFailed(format!("the terminal could not be read: {error}")))?;
         if answer == Answer::Always {
             match (self.remember)(&request.rule_name) {
-                Ok(where_to) => self
-                    .show
-                    .pause(|| eprintln!("  {}", dim().apply_to(where_to))),
-                Err(why) => self.show.pause(|| {
-                    eprintln!(
-                        "  {} it holds for this run only: {why}",
-                        caution().apply_to("note:")
-                    );
-                }),
+                Ok(where_to) => eprintln!("  {}", dim().apply_to(harmless(&where_to))),
+                Err(why) => eprintln!(
+                    "  {} it holds for this run only: {}",
+                    caution().apply_to("note:"),
+                    harmless(&why)
+                ),
             }
         }
+        drop(paused);
         Ok(answer)
     }
 }
@@ -97,31 +91,23 @@ fn question(request: &ApprovalRequest) -> String {
     text
 }
 
-fn ask(question: &str, rule: &str) -> std::io::Result<Answer> {
-    let mut err = std::io::stderr().lock();
-    write!(err, "{question}")?;
+/// Given up when the run is stopped meanwhile; see [`next_line`].
+async fn ask(question: &str) -> std::io::Result<Answer> {
+    eprint!("{question}");
     loop {
-        write!(
-            err,
-            "  [y] once  [r] for this run  [a] always  [n] no  [s] stop the run › "
-        )?;
-        err.flush()?;
-        let mut line = String::new();
-        if std::io::stdin().read_line(&mut line)? == 0 {
-            writeln!(err)?;
+        eprint!("  [y] once  [r] for this run  [a] always  [n] no  [s] stop the run › ");
+        let Some(line) = next_line().await? else {
+            eprintln!();
             return Ok(Answer::Deny { reason: None });
-        }
-        match parse(&line, rule) {
+        };
+        match parse(&line) {
             Some(answer) => return Ok(answer),
-            None => writeln!(
-                err,
-                "  y, r, a, n (a reason may follow, the model reads it) or s"
-            )?,
+            None => eprintln!("  y, r, a, n (a reason may follow, the model reads it) or s"),
         }
     }
 }
 
-fn parse(line: &str, _rule: &str) -> Option<Answer> {
+fn parse(line: &str) -> Option<Answer> {
     let line = line.trim();
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let reason = Some(rest.trim().to_owned()).filter(|reason| !reason.is_empty());
@@ -160,7 +146,7 @@ mod tests {
             ("yy", None),
             ("y please", None),
         ] {
-            assert_eq!(parse(line, "files.write_file"), answer, "{line:?}");
+            assert_eq!(parse(line), answer, "{line:?}");
         }
     }
 

@@ -3,26 +3,22 @@
 use std::{
     io::{IsTerminal as _, Read as _, Write as _},
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
 use crate::{
-    agent::{
-        RunResult, ToolLoop,
-        record::Journal,
-        stop::{StopSignal, Stopper},
-    },
+    agent::{RunResult, ToolLoop, record::Journal, stop::Stopper},
     app::App,
     cli::{
         Global,
         ask::{Asking, approver},
         config::settings_for_tools,
-        exit::Exit,
-        show::{Detail, Show},
-        terminal::{caution, dim, harmless, strong},
+        exit::{Exit, Misuse},
+        show::Show,
+        terminal::{caution, dim, harmless, next_line, strong},
         trace::{StreamJson, TraceFile},
     },
     config::Flags,
@@ -230,8 +226,7 @@ pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     messages.push(Message::user(prompt));
     let (result, signal) = run_once(&agent, messages, journal()?).await;
-    let text_shown = stream_text && global.detail() > Detail::Quiet;
-    print(&result, output, text_shown, &show)?;
+    print(&result, output, stream_text, &show)?;
     Ok(signal.unwrap_or_else(|| Exit::of(&result)))
 }
 
@@ -242,27 +237,24 @@ async fn run_once(
     journal: Option<Box<dyn Journal>>,
 ) -> (RunResult, Option<Exit>) {
     let (stopper, signal) = Stopper::new();
-    let stopped_by = stop_on_signals(stopper.clone(), &signal);
+    let by = Arc::new(OnceLock::new());
+    let watch = tokio::spawn(stop_on_signals(stopper.clone(), Arc::clone(&by)));
     let result = agent.run_until(messages, stopper, signal, journal).await;
-    stopped_by.abort();
-    let by = stopped_by.await.ok().flatten();
-    (result, by)
+    // With it goes the wait for a second signal, which would end a later run of the conversation.
+    watch.abort();
+    (result, by.get().copied())
 }
 
-fn stop_on_signals(stopper: Stopper, _: &StopSignal) -> tokio::task::JoinHandle<Option<Exit>> {
-    tokio::spawn(async move {
-        let first = next_signal().await;
-        stopper.stop(Canceller::User);
-        eprintln!(
-            "\n{} once more ends the program at once",
-            dim().apply_to("stopping;")
-        );
-        tokio::spawn(async {
-            let second = next_signal().await;
-            std::process::exit(second.code().into());
-        });
-        Some(first)
-    })
+async fn stop_on_signals(stopper: Stopper, by: Arc<OnceLock<Exit>>) {
+    let first = next_signal().await;
+    by.get_or_init(|| first);
+    stopper.stop(Canceller::User);
+    eprintln!(
+        "\n{} once more ends the program at once",
+        dim().apply_to("stopping;")
+    );
+    let second = next_signal().await;
+    std::process::exit(second.code().into());
 }
 
 async fn next_signal() -> Exit {
@@ -287,10 +279,10 @@ fn prompt(argument: Option<&str>) -> anyhow::Result<Option<String>> {
     let from_stdin = match argument {
         Some("-") => true,
         Some(text) => {
-            anyhow::ensure!(
+            Misuse::unless(
                 !text.trim().is_empty(),
-                "the prompt is empty; say what is to be done"
-            );
+                "the prompt is empty; say what is to be done",
+            )?;
             return Ok(Some(text.to_owned()));
         }
         None => !std::io::stdin().is_terminal(),
@@ -304,14 +296,14 @@ fn prompt(argument: Option<&str>) -> anyhow::Result<Option<String>> {
         .take(MAX_PROMPT_BYTES + 1)
         .read_to_string(&mut text)
         .context("can't read the prompt from stdin")?;
-    anyhow::ensure!(
+    Misuse::unless(
         n_bytes as u64 <= MAX_PROMPT_BYTES,
-        "the prompt on stdin is longer than 16 MiB"
-    );
-    anyhow::ensure!(
+        "the prompt on stdin is longer than 16 MiB",
+    )?;
+    Misuse::unless(
         !text.trim().is_empty(),
-        "the prompt on stdin is empty; say what is to be done"
-    );
+        "the prompt on stdin is empty; say what is to be done",
+    )?;
     Ok(Some(text))
 }
 
@@ -323,13 +315,17 @@ fn history(path: &PathBuf) -> anyhow::Result<Vec<Message>> {
         Messages(Vec<Message>),
         Result { messages: Vec<Message> },
     }
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("can't read the history `{}`", path.display()))?;
-    let history: History = serde_json::from_str(&text).with_context(|| {
-        format!(
-            "`{}` is no conversation; it takes what `run --json` prints, or its `messages`",
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Misuse(format!(
+            "can't read the history `{}`: {error}",
             path.display()
-        )
+        ))
+    })?;
+    let history: History = serde_json::from_str(&text).map_err(|error| {
+        Misuse(format!(
+            "`{}` is no conversation: {error}; it takes what `run --json` prints, or its `messages`",
+            path.display()
+        ))
     })?;
     Ok(match history {
         History::Messages(messages) | History::Result { messages } => messages,
@@ -378,17 +374,15 @@ async fn converse(
     );
     loop {
         eprint!("{} ", caution().apply_to("›"));
-        let read = tokio::task::spawn_blocking(|| {
-            let mut line = String::new();
-            std::io::stdin()
-                .read_line(&mut line)
-                .map(|n| (n > 0).then_some(line))
-        });
-        let Some(line) = read
-            .await
-            .context("reading broke down")?
-            .context("can't read from the terminal")?
-        else {
+        let line = tokio::select! {
+            line = next_line() => line.context("can't read from the terminal")?,
+            // After the first run a signal no longer ends the program by itself.
+            signal = next_signal() => {
+                eprintln!();
+                return Ok(signal);
+            }
+        };
+        let Some(line) = line else {
             eprintln!();
             return Ok(Exit::Done);
         };

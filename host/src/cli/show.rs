@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     io::{IsTerminal as _, Write as _},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -30,13 +30,18 @@ pub enum Detail {
 
 /// Longest line of a call's arguments or result.
 const MAX_LINE_CHARS: usize = 100;
+/// Most lines that are kept for after a question.
+const MAX_HELD_LINES: usize = 1_000;
 
 /// Shows a run on stderr, and on stdout what the model says when that is a terminal too.
 pub struct Show {
     detail: Detail,
     /// The model's text goes to stdout as it comes. Otherwise stdout is for the result alone.
     stream_text: bool,
+    /// Lines of running calls are drawn and redrawn.
+    live: bool,
     lines: MultiProgress,
+    held: Mutex<Held>,
     /// Held for one event; observers are called one at a time anyway.
     state: Mutex<State>,
 }
@@ -48,6 +53,33 @@ struct State {
     mid_line: bool,
 }
 
+/// What waits while a person is asked.
+#[derive(Default)]
+struct Held {
+    questions: usize,
+    lines: Vec<String>,
+}
+
+/// While this lives nothing is drawn: a person is reading a question.
+#[must_use]
+pub struct Paused<'a>(&'a Show);
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        let mut held = self.0.held();
+        held.questions -= 1;
+        if held.questions > 0 {
+            return;
+        }
+        if self.0.live {
+            self.0.lines.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        for line in held.lines.drain(..) {
+            self.0.print(&line);
+        }
+    }
+}
+
 struct Call {
     tool: String,
     input: String,
@@ -57,24 +89,35 @@ struct Call {
 impl Show {
     /// `stream_text`: stdout is a person's terminal, and the run's result is not wanted as JSON.
     pub fn new(detail: Detail, stream_text: bool) -> Self {
-        let live = std::io::stderr().is_terminal() && detail > Detail::Quiet;
-        let target = if live {
+        let target = if std::io::stderr().is_terminal() && detail > Detail::Quiet {
             ProgressDrawTarget::stderr()
         } else {
             ProgressDrawTarget::hidden()
         };
+        // A terminal without a cursor (`TERM=dumb`) gets plain lines as well.
+        let live = !target.is_hidden();
         let lines = MultiProgress::with_draw_target(target);
         Self {
             detail,
             stream_text,
+            live,
             lines,
+            held: Mutex::default(),
             state: Mutex::default(),
         }
     }
 
-    /// Hides the lines of running calls while `ask` talks with the person.
-    pub fn pause<T>(&self, ask: impl FnOnce() -> T) -> T {
-        self.lines.suspend(ask)
+    /// Hides the lines of running calls until the guard is dropped, and keeps what there is to say for then. The
+    /// run goes on meanwhile: whoever observes it must never wait for a person.
+    pub fn pause(&self) -> Paused<'_> {
+        let mut held = self.held();
+        held.questions += 1;
+        if held.questions == 1 && self.live {
+            // Only a broken terminal makes this fail, and then there is nobody to tell.
+            let _ = self.lines.clear();
+            self.lines.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Paused(self)
     }
 
     /// What a person should know before anything runs.
@@ -88,24 +131,36 @@ impl Show {
         }
     }
 
-    /// How a run ended that did not succeed.
+    /// How a run ended that did not succeed; told even where nothing else is.
     pub fn status(&self, status: &RunStatus) {
-        self.say(&format!(
+        self.say_or_hold(&format!(
             "{} {}",
             bad().apply_to(format!("{}:", status.word())),
             harmless(&status.sentence())
         ));
     }
 
-    fn is_live(&self) -> bool {
-        !self.lines.is_hidden()
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn say(&self, line: &str) {
-        if self.detail == Detail::Quiet {
-            return;
+        if self.detail > Detail::Quiet {
+            self.say_or_hold(line);
         }
-        if self.is_live() {
+    }
+
+    fn say_or_hold(&self, line: &str) {
+        let mut held = self.held();
+        if held.questions == 0 {
+            self.print(line);
+        } else if held.lines.len() < MAX_HELD_LINES {
+            held.lines.push(line.to_owned());
+        }
+    }
+
+    fn print(&self, line: &str) {
+        if self.live {
             // Only a broken terminal makes this fail, and then there is nobody to tell.
             let _ = self.lines.println(line);
         } else {
@@ -130,7 +185,7 @@ impl Show {
     }
 
     fn started(&self, call: &mut Call) {
-        if !self.is_live() {
+        if !self.live {
             self.say(&format!(
                 "  {} {} {}",
                 dim().apply_to("…"),
@@ -187,7 +242,7 @@ impl Observer for Show {
             RunEvent::ApprovalRequested { .. } => {}
             RunEvent::ApprovalAnswered { .. } => {}
             RunEvent::CallQueued { id } => {
-                if let Some(call) = state.calls.get_mut(id).filter(|_| self.is_live()) {
+                if let Some(call) = state.calls.get_mut(id).filter(|_| self.live) {
                     let line = self.lines.add(ProgressBar::new_spinner());
                     line.set_style(waiting());
                     line.set_prefix(call.tool.clone());
