@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 pub mod agent;
+pub mod binary;
 pub mod crafted;
 pub mod endpoint;
 pub mod guests;

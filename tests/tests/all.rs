@@ -3,6 +3,7 @@
 
 mod all {
     mod agent;
+    mod authoring;
     mod cli;
     mod config;
     mod egress;

@@ -10,8 +10,10 @@ use agentloop_sdk::{
 
 tools![fetch];
 
-/// Of a response, in bytes. Taken apart, HTML needs many times its size, and a call has 64 MiB.
-const MAX_BODY: usize = 1 << 20;
+/// Of a response, in bytes.
+const MAX_BODY: usize = 4 << 20;
+/// Of HTML without scripts and the like, in bytes. Taken apart it needs up to 80 times its size, and a call has 64 MiB.
+const MAX_HTML: usize = 384 << 10;
 /// Text in one answer, in bytes. Models lose the thread in more.
 const MAX_ANSWER: usize = 32 << 10;
 /// Where lines of HTML are broken, in characters.
@@ -169,13 +171,57 @@ fn is_html(text: &str) -> bool {
 }
 
 fn readable(html: &str) -> Result<String> {
-    let text = html2text::config::plain()
+    let lean = without_code(html);
+    let end = lean.floor_char_boundary(MAX_HTML);
+    let mut text = html2text::config::plain()
         .allow_width_overflow()
-        .string_from_read(html.as_bytes(), WIDTH)?;
-    Ok(match title(html) {
-        Some(title) => format!("{title}\n\n{text}"),
-        None => text,
-    })
+        .string_from_read(&lean.as_bytes()[..end], WIDTH)?;
+    if let Some(title) = title(&lean) {
+        text = format!("{title}\n\n{text}");
+    }
+    if end < lean.len() {
+        text.push_str(&format!(
+            "\n[the page goes on: {MAX_HTML} of its {} bytes were read]",
+            lean.len()
+        ));
+    }
+    Ok(text)
+}
+
+/// HTML without what nobody reads, which is most of many pages.
+fn without_code(html: &str) -> String {
+    const LEFT_OUT: [(&str, &str); 4] = [
+        ("<script", "</script"),
+        ("<style", "</style"),
+        ("<svg", "</svg"),
+        ("<!--", "--"),
+    ];
+    // ASCII, so that places in it are places in `html`.
+    let lower = html.to_ascii_lowercase();
+    let mut lean = String::with_capacity(html.len());
+    let mut at = 0;
+    while let Some(found) = lower[at..].find('<') {
+        let start = at + found;
+        lean.push_str(&html[at..start]);
+        let rest = &lower[start..];
+        let left_out = LEFT_OUT.iter().find(|(open, _)| rest.starts_with(open));
+        // What is never closed goes on to the end.
+        at = match left_out {
+            Some((open, close)) => rest[open.len()..]
+                .find(close)
+                .and_then(|end| {
+                    let end = open.len() + end;
+                    Some(start + end + rest[end..].find('>')? + 1)
+                })
+                .unwrap_or(html.len()),
+            None => {
+                lean.push('<');
+                start + 1
+            }
+        };
+    }
+    lean.push_str(&html[at..]);
+    lean
 }
 
 /// The page's title, which is not part of its body.
@@ -265,6 +311,28 @@ mod tests {
     }
 
     #[test]
+    fn code_is_left_out_and_long_pages_are_cut() {
+        for (html, lean) in [
+            ("a<SCRIPT src='x'>if (a < b) {}</Script >b", "ab"),
+            (
+                "<p>é<style>p{}</style>a<!-- <p> -->b<svg><g/></svg>",
+                "<p>éab",
+            ),
+            ("a<script>b", "a"),
+            ("a<!-- b", "a"),
+            ("a < b <b>c</b> <", "a < b <b>c</b> <"),
+        ] {
+            assert_eq!(without_code(html), lean, "{html}");
+        }
+        let all = readable(&"é ".repeat(MAX_HTML)).unwrap();
+        assert!(
+            all.ends_with("393216 of its 1179648 bytes were read]"),
+            "{}",
+            &all[all.len() - 200..]
+        );
+    }
+
+    #[test]
     fn other_text_stays_as_it_is() {
         let _network = answers("application/json", "{\"a\": \"<b>\"}");
         assert_eq!(
@@ -338,7 +406,7 @@ mod tests {
         let _network = answers("text/plain", vec![b'x'; MAX_BODY + 1]);
         let error = get("https://tea.example/").unwrap_err();
         assert!(
-            error.message().contains("larger than 1048576 bytes"),
+            error.message().contains("larger than 4194304 bytes"),
             "{error}"
         );
     }

@@ -76,7 +76,7 @@ fn place_among(path: &str, granted: Vec<String>) -> Result<Place> {
 }
 
 /// Whether `path` is `folder` or lies in it.
-fn covers(folder: &str, path: &str) -> bool {
+pub(crate) fn covers(folder: &str, path: &str) -> bool {
     path.strip_prefix(folder.trim_end_matches('/'))
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

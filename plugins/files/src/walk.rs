@@ -1,9 +1,11 @@
 //! All files below some folders, in a stable order.
 
-use std::fs;
+use std::{fs, io};
 
 use agentloop_sdk::{Result, ToolError};
 
+#[cfg(all(target_arch = "wasm32", target_os = "wasi", target_env = "p2"))]
+use crate::folders::covers;
 use crate::folders::told;
 
 /// Files and folders that are looked at in one call.
@@ -115,32 +117,72 @@ pub(crate) fn walk(
 type Entry = (String, usize, Kind);
 
 /// What is in a folder, the last name first.
-fn entries(folder: &str, level: usize, walked: &mut Walked) -> std::io::Result<Vec<Entry>> {
-    let mut entries = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        // How the host tells of a name that is not UTF-8.
-        let Ok(entry) = entry else {
-            walked.not_utf8 += 1;
-            continue;
-        };
-        let Ok(name) = entry.file_name().into_string() else {
-            walked.not_utf8 += 1;
-            continue;
-        };
-        let kind = match entry.file_type() {
-            Ok(kind) if kind.is_symlink() => Kind::Link,
-            Ok(kind) if kind.is_dir() => Kind::Folder,
-            Ok(kind) if kind.is_file() => entry
-                .metadata()
-                .map_or(Kind::Other, |metadata| Kind::File(metadata.len())),
+fn entries(folder: &str, level: usize, walked: &mut Walked) -> io::Result<Vec<Entry>> {
+    let mut names = names(folder, walked)?;
+    names.sort_unstable_by(|a, b| b.cmp(a));
+    let entry = |name: String| {
+        let path = format!("{}/{name}", folder.trim_end_matches('/'));
+        let kind = match fs::symlink_metadata(&path) {
+            Ok(metadata) if metadata.is_symlink() => Kind::Link,
+            Ok(metadata) if metadata.is_dir() => Kind::Folder,
+            Ok(metadata) if metadata.is_file() => Kind::File(metadata.len()),
             _ => Kind::Other,
         };
-        entries.push((
-            format!("{}/{name}", folder.trim_end_matches('/')),
-            level,
-            kind,
-        ));
+        (path, level, kind)
+    };
+    Ok(names.into_iter().map(entry).collect())
+}
+
+#[cfg(not(all(target_arch = "wasm32", target_os = "wasi", target_env = "p2")))]
+fn names(folder: &str, walked: &mut Walked) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        match entry?.file_name().into_string() {
+            Ok(name) => names.push(name),
+            Err(_) => walked.not_utf8 += 1,
+        }
     }
-    entries.sort_unstable_by(|a, b| b.0.cmp(&a.0));
-    Ok(entries)
+    Ok(names)
+}
+
+/// The host tells of a name that is not UTF-8 by an error, and the standard library reads no further then.
+#[cfg(all(target_arch = "wasm32", target_os = "wasi", target_env = "p2"))]
+fn names(folder: &str, walked: &mut Walked) -> io::Result<Vec<String>> {
+    use wasip2::filesystem::{
+        preopens::get_directories,
+        types::{DescriptorFlags, ErrorCode, OpenFlags, PathFlags},
+    };
+
+    // Its errors are the ones that people know.
+    drop(fs::read_dir(folder)?);
+    let granted = get_directories()
+        .into_iter()
+        .filter(|(_, path)| covers(path, folder))
+        .max_by_key(|(_, path)| path.len());
+    let Some((granted, path)) = granted else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    let below = match folder[path.trim_end_matches('/').len()..].trim_start_matches('/') {
+        "" => ".",
+        below => below,
+    };
+    let failed = |code: ErrorCode| io::Error::other(code.message());
+    let opened = granted
+        .open_at(
+            PathFlags::SYMLINK_FOLLOW,
+            below,
+            OpenFlags::DIRECTORY,
+            DescriptorFlags::READ,
+        )
+        .map_err(failed)?;
+    let entries = opened.read_directory().map_err(failed)?;
+    let mut names = Vec::new();
+    loop {
+        match entries.read_directory_entry() {
+            Ok(Some(entry)) => names.push(entry.name),
+            Ok(None) => return Ok(names),
+            Err(ErrorCode::IllegalByteSequence) => walked.not_utf8 += 1,
+            Err(code) => return Err(failed(code)),
+        }
+    }
 }
