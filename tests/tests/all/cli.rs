@@ -753,6 +753,7 @@ fn trust_lets_a_projects_file_grant_until_it_changes() {
 /// Reads a stream until a text comes.
 struct Until {
     told: mpsc::Receiver<Vec<u8>>,
+    bytes: Vec<u8>,
     seen: String,
     /// Where the next search begins.
     from: usize,
@@ -769,6 +770,7 @@ impl Until {
         });
         Self {
             told,
+            bytes: Vec::new(),
             seen: String::new(),
             from: 0,
         }
@@ -784,8 +786,14 @@ impl Until {
             }
             let more = self.told.recv_timeout(PATIENCE);
             let more = more.unwrap_or_else(|_| panic!("no `{text}` in {}", self.seen));
-            self.seen.push_str(&String::from_utf8_lossy(&more));
+            self.sees(&more);
         }
+    }
+
+    /// A character may come in two parts.
+    fn sees(&mut self, more: &[u8]) {
+        self.bytes.extend(more);
+        self.seen = String::from_utf8_lossy(&self.bytes).into_owned();
     }
 }
 
@@ -840,7 +848,7 @@ mod at_a_terminal {
                 panic!("the program did not end: {}", self.screen.seen);
             };
             while let Ok(more) = self.screen.told.recv_timeout(Duration::from_secs(1)) {
-                self.screen.seen.push_str(&String::from_utf8_lossy(&more));
+                self.screen.sees(&more);
             }
             assert_eq!(status.unwrap().code(), Some(code), "{}", self.screen.seen);
             self.screen.seen
