@@ -97,11 +97,15 @@ impl ToolLoop {
             run.failed(&error);
         }
         let result = run.into_result();
-        recorder.show(&RunEvent::RunEnded {
+        let ended = RunEvent::RunEnded {
             status: result.status.word(),
             text: result.status.sentence(),
             usage: result.tokens,
-        });
+        };
+        if recorder.record(&ended).is_err() {
+            // Nothing hangs on it any more, and whoever watches has to learn that it is over.
+            recorder.show(&ended);
+        }
         result
     }
 }

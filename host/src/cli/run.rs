@@ -54,7 +54,7 @@ pub struct RunArgs {
     /// Continue the conversation in this file, as `--json` gives it
     #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,
-    /// Append every event to this file, a line of JSON each
+    /// Append every event but streamed pieces, progress and logs to this file, a line of JSON each
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// What goes to stdout

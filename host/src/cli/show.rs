@@ -325,7 +325,7 @@ fn waiting() -> ProgressStyle {
 fn ended(tool: &str, outcome: &str, ran: Option<Duration>, result: &ToolResult) -> String {
     let (sign, style) = match outcome {
         "ok" => ("✓", good()),
-        "denied" | "refused" | "approval_failed" => ("⊘", caution()),
+        "denied" | "capability_refused" | "approval_failed" => ("⊘", caution()),
         _ => ("✗", bad()),
     };
     let ran = ran.map(duration).unwrap_or_else(|| "not run".into());
@@ -334,10 +334,11 @@ fn ended(tool: &str, outcome: &str, ran: Option<Duration>, result: &ToolResult) 
     } else {
         format!("{} ", style.apply_to(outcome))
     };
+    // An error says in the end what to do about it.
     let max = if outcome == "ok" {
         MAX_LINE_CHARS
     } else {
-        4 * MAX_LINE_CHARS
+        10 * MAX_LINE_CHARS
     };
     let images = result
         .content

@@ -26,6 +26,8 @@ const CANARY: &str = "canary-5d1c0e";
 struct Person {
     folder: TempDir,
     home: TempDir,
+    /// Says where the tools are; otherwise the folder counts once the project is trusted.
+    names_folder: bool,
 }
 
 /// What a command left behind.
@@ -41,12 +43,14 @@ impl Person {
         Self {
             folder: tempfile::tempdir().unwrap(),
             home: tempfile::tempdir().unwrap(),
+            names_folder: false,
         }
     }
 
     /// With the tools of `tests/guests/helpful` in `plugins/`.
     fn with_tools() -> Self {
-        let person = Self::new();
+        let mut person = Self::new();
+        person.names_folder = true;
         person.write("plugins/helpful.wasm", guests::HELPFUL);
         person
     }
@@ -91,6 +95,9 @@ impl Person {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if self.names_folder {
+            command.env("AGENTLOOP_PLUGIN_DIRS", "plugins");
+        }
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -234,7 +241,7 @@ fn the_demo_shows_a_kill_a_refusal_and_naps_that_overlap() {
         found.count()
     };
     assert_eq!(n_lines("timeout"), 1, "{}", shown.stderr);
-    assert_eq!(n_lines("refused"), 1, "{}", shown.stderr);
+    assert_eq!(n_lines("⊘"), 1, "{}", shown.stderr);
     assert!(
         shown.stderr.contains("[grants.weather]"),
         "{}",
@@ -286,9 +293,6 @@ fn init_lists_and_calls_tools_and_a_calls_end_is_the_exit_code() {
         .run(&["call", "calculate", "{}"])
         .is(2)
         .says(&["expression"]);
-    person
-        .run(&["call", "calculate", r#"{"expression": "1/0"}"#])
-        .is(1);
     person
         .run(&["call", "now", "--deny", "clock.*"])
         .is(4)
@@ -614,6 +618,10 @@ fn a_broken_plugin_is_named_while_the_others_serve() {
         .run(&["tools"])
         .is(0)
         .says(&["broken.wasm", "cut.wasm"]);
+    person
+        .run(&["call", "fail", r#"{"message": "no luck"}"#])
+        .is(1)
+        .says(&["no luck"]);
     person.run(&["tools", "--check"]).is(7);
     let all = person.run(&["tools", "--json"]).is(0).json();
     assert_eq!(all["set_aside"].as_array().unwrap().len(), 2, "{all:#}");
@@ -671,7 +679,7 @@ fn a_trace_that_cannot_be_written_ends_the_run_before_any_tool_runs() {
         !full.stderr.contains("… add") && !full.stderr.contains("✓"),
         "{full:#?}"
     );
-    let full = full.says(&["trace", "No space left on device"]);
+    let full = full.says(&["record", "No space left on device"]);
     assert_eq!(full.stdout, "");
     person
         .run_scripted(&replies, &["--trace", "absent/trace.jsonl", "Add."])
@@ -814,12 +822,13 @@ mod at_a_terminal {
             let quoted: Vec<_> = [env!("CARGO_BIN_EXE_program")]
                 .into_iter()
                 .chain(args.iter().map(String::as_str))
+                .chain(["--color", "never"])
                 .map(|arg| format!("'{}'", arg.replace('\'', r"'\''")))
                 .collect();
             let mut command = Command::new("script");
             person.dress(&mut command);
             command
-                .args(["-qec", &quoted.join(" "), "/dev/null"])
+                .args(["-qec", &format!("exec {}", quoted.join(" ")), "/dev/null"])
                 .env("SHELL", "/bin/sh")
                 .env("TERM", term)
                 .stdin(Stdio::piped());
