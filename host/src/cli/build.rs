@@ -48,7 +48,10 @@ pub struct Surroundings<'a> {
 /// Fails where nothing could be built; the exit code tells of components that this host can't use.
 pub fn run(args: &BuildArgs, around: &Surroundings<'_>) -> anyhow::Result<ExitCode> {
     let plugins_dir = args.plugins.as_deref().unwrap_or(around.plugins_dir);
-    let mut crates_of = cargo::find(&args.dir)?;
+    let mut crates_of = match cargo::find(&args.dir) {
+        Ok(crates_of) => crates_of,
+        Err(error) => return Err(with_sdk_line(error, around.data_dir)),
+    };
     check_names(crates_of.iter().flat_map(|(_, crates)| crates))?;
     let mut unusable = 0;
     for (workspace, crates) in &mut crates_of {
@@ -99,11 +102,29 @@ fn check_sdk(tool_crate: &ToolCrate, data_dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "`{}` depends on the SDK in `{}`, which is not there; in its Cargo.toml write\n  agentloop-sdk = {{ path = {} }}",
+        "`{}` depends on the SDK in `{}`, which is not there; in its Cargo.toml write\n  {}",
         tool_crate.package,
         sdk.display(),
-        toml::Value::from(ours.display().to_string())
+        sdk_line(&ours)
     );
+}
+
+/// A crate that can't be read at all may be one whose SDK is gone, which cargo says in its own words.
+fn with_sdk_line(error: anyhow::Error, data_dir: &Path) -> anyhow::Error {
+    match sdk_sources::unpack(data_dir) {
+        Ok(ours) => anyhow::anyhow!(
+            "{error:#}\nif it is the SDK that is not there, write this into the Cargo.toml of the crate:\n  {}",
+            sdk_line(&ours)
+        ),
+        Err(_) => error,
+    }
+}
+
+fn sdk_line(sdk: &Path) -> String {
+    format!(
+        "agentloop-sdk = {{ path = {} }}",
+        toml::Value::from(sdk.display().to_string())
+    )
 }
 
 /// Puts the component into the plugins folder and says what it asks for; false when this host can't use it.

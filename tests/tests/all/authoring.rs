@@ -222,7 +222,7 @@ fn a_workspace_is_built_whole_and_asks_for_grants_in_the_words_of_the_file() {
         "a file that nobody trusts grants nothing"
     );
 
-    let again = author.done(&["build", "crates/other"]);
+    let again = author.done(&["build", "."]);
     assert!(again.stderr.contains("is up to date"), "{}", again.stderr);
 }
 
@@ -309,11 +309,11 @@ fn a_folder_with_a_bad_file_lists_the_good_ones_and_fails_the_check() {
     let author = Author::new();
     author.done(&["new", "sample"]);
     author.done(&["build", "sample"]);
-    let good = author.done(&["tools", "--check"]);
+    let good = author.done(&["tools", "--check", "--trust"]);
     assert!(good.stdout.contains("sample"), "{}", good.stdout);
 
     author.write("plugins/core.wasm", b"\0asm\x01\0\0\0");
-    let listed = author.done(&["tools"]);
+    let listed = author.done(&["tools", "--trust"]);
     assert!(
         listed.stdout.contains("Repeats a text"),
         "{}",
@@ -324,7 +324,7 @@ fn a_folder_with_a_bad_file_lists_the_good_ones_and_fails_the_check() {
         "{}",
         listed.stderr
     );
-    let checked = author.run(&["tools", "--check", "--json"]);
+    let checked = author.run(&["tools", "--check", "--json", "--trust"]);
     assert_eq!(checked.code, 7);
     let found: Value = serde_json::from_str(&checked.stdout).unwrap();
     assert_eq!(found["tools"][0]["name"], "sample");
@@ -346,7 +346,7 @@ fn what_a_component_says_cannot_steer_the_terminal() {
     );
     let built = author.done(&["build", "sample"]);
     let inspected = author.done(&["inspect", "plugins/sample.wasm"]);
-    let listed = author.done(&["tools"]);
+    let listed = author.done(&["tools", "--trust"]);
     for text in [&built.stderr, &inspected.stdout, &listed.stdout] {
         let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
         assert!(!text.contains(steers), "{text:?}");
@@ -566,7 +566,7 @@ fn init_twice_changes_nothing_and_a_changed_tool_is_kept() {
     let second = author.done(&["init"]);
     assert!(!second.stderr.contains("created"), "{}", second.stderr);
     assert_eq!(content(), before);
-    author.done(&["tools", "--check"]);
+    author.done(&["tools", "--check", "--trust"]);
 
     author.write("agentloop.toml", "# mine\n");
     author.write("plugins/calc.wasm", "mine");
