@@ -13,7 +13,7 @@ tools![fetch];
 /// Of a response, in bytes.
 const MAX_BODY: usize = 4 << 20;
 /// Of HTML without scripts and the like, in bytes. Taken apart it needs up to 80 times its size, and a call has 64 MiB.
-const MAX_HTML: usize = 384 << 10;
+const MAX_HTML: usize = 192 << 10;
 /// Text in one answer, in bytes. Models lose the thread in more.
 const MAX_ANSWER: usize = 32 << 10;
 /// Where lines of HTML are broken, in characters.

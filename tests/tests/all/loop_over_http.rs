@@ -135,7 +135,12 @@ async fn a_conversation_in_which_everything_goes_wrong_stays_valid() {
         assert_eq!(endpoint.refusals(), [""; 0], "{way:?}");
         assert_eq!(second.status, RunStatus::Completed, "{way:?}");
         assert_eq!(second.final_text(), Some("done"));
-        assert_eq!((endpoint.remaining(), ran.load(Ordering::Relaxed)), (0, 4));
+        assert_eq!(
+            (endpoint.remaining(), ran.load(Ordering::Relaxed)),
+            (0, 4),
+            "{way:?} {:#?}",
+            second.messages
+        );
         assert_paired(&second.messages);
         let batch = results(&second.messages[2]);
         let text = |n: usize| batch[n].text();

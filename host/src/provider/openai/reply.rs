@@ -127,6 +127,16 @@ impl Tokens {
     }
 }
 
+impl Part {
+    /// Of a message that came whole: what stands in it twice are two calls, whatever their ids.
+    fn with_each_call_its_own(mut self) -> Self {
+        for (n, call) in self.tool_calls.iter_mut().flatten().enumerate() {
+            call.index = Some(n as u64);
+        }
+        self
+    }
+}
+
 impl Assembly {
     pub(super) fn new(model: &str, turn: usize, as_schema: bool) -> Self {
         Self {
@@ -157,7 +167,10 @@ impl Assembly {
             if choice.index != 0 {
                 continue;
             }
-            if let Some(part) = choice.delta.or(choice.message) {
+            let part = choice
+                .delta
+                .or_else(|| choice.message.map(Part::with_each_call_its_own));
+            if let Some(part) = part {
                 self.add_part(part, watch)?;
             }
             self.finish_reason = choice.finish_reason.or(self.finish_reason.take());
