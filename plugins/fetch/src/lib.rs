@@ -232,7 +232,7 @@ fn title(html: &str) -> Option<String> {
     let start = start + lower[start..].find('>')? + 1;
     let end = start + lower[start..].find("</title")?;
     let text = html2text::config::plain()
-        .string_from_read(html[start..end].as_bytes(), 1_000)
+        .string_from_read(&html.as_bytes()[start..end], 1_000)
         .ok()?;
     let title = text.split_whitespace().collect::<Vec<_>>().join(" ");
     (!title.is_empty()).then_some(title)

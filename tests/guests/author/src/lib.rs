@@ -76,7 +76,7 @@ fn fail(how: How) -> Result<()> {
         How::Text => Err("only a text")?,
         How::Panic => panic!("the cat is {} on the mat", "not"),
         How::Unwrap => {
-            let nothing: Option<u8> = None;
+            let nothing: Option<u8> = std::hint::black_box(None);
             nothing.unwrap();
             Ok(())
         }
