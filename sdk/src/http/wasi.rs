@@ -161,13 +161,21 @@ impl Exchange<'_> {
                 Err(StreamError::LastOperationFailed(error)) => {
                     return Err(match http_error_code(&error) {
                         Some(code) => self.error(code),
-                        None => Error::Connection {
-                            attempted: self.attempted(),
-                            why: error.to_debug_string(),
-                        },
+                        None => self.unnamed(error.to_debug_string()),
                     });
                 }
             }
+        }
+    }
+
+    /// A fault inside a body comes without a code where the host's own clock ended it first.
+    fn unnamed(&self, why: String) -> Error {
+        if why.contains("timeout") {
+            return self.timeout();
+        }
+        Error::Connection {
+            attempted: self.attempted(),
+            why,
         }
     }
 
