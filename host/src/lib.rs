@@ -60,3 +60,8 @@ pub mod app;
 pub mod cli;
 mod sdk_sources;
 pub mod shipped;
+
+/// The README's program compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
