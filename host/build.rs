@@ -22,7 +22,9 @@ fn main() -> ExitCode {
 }
 
 fn build() -> Result<(), Box<dyn Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+    // Asked for when it runs: a build folder may have come from a checkout in another place.
+    let package = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
+    let root = package
         .parent()
         .ok_or("the package `agentloop-host` stands in the folder of its workspace")?;
     let out = PathBuf::from(env::var("OUT_DIR")?);

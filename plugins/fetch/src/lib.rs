@@ -12,8 +12,10 @@ tools![fetch];
 
 /// Of a response, in bytes.
 const MAX_BODY: usize = 4 << 20;
-/// Of HTML without scripts and the like, in bytes. Taken apart it needs up to 80 times its size, and a call has 64 MiB.
-const MAX_HTML: usize = 192 << 10;
+/// Of HTML that is taken apart, scripts and the like left out, in bytes.
+const MAX_HTML: usize = 1 << 20;
+/// Tags of that HTML. Each needs up to 800 bytes on the way to text, and a call has 64 MiB.
+const MAX_TAGS: usize = 30_000;
 /// Text in one answer, in bytes. Models lose the thread in more.
 const MAX_ANSWER: usize = 32 << 10;
 /// Where lines of HTML are broken, in characters.
@@ -171,25 +173,24 @@ fn is_html(text: &str) -> bool {
 }
 
 fn readable(html: &str) -> Result<String> {
-    let lean = without_code(html);
-    let end = lean.floor_char_boundary(MAX_HTML);
+    let (lean, read) = without_code(html);
     let mut text = html2text::config::plain()
         .allow_width_overflow()
-        .string_from_read(&lean.as_bytes()[..end], WIDTH)?;
+        .string_from_read(lean.as_bytes(), WIDTH)?;
     if let Some(title) = title(&lean) {
         text = format!("{title}\n\n{text}");
     }
-    if end < lean.len() {
+    if read < html.len() {
         text.push_str(&format!(
-            "\n[the page goes on: {MAX_HTML} of its {} bytes were read]",
-            lean.len()
+            "\n[the page goes on: {read} of its {} bytes were read]",
+            html.len()
         ));
     }
     Ok(text)
 }
 
-/// HTML without what nobody reads, which is most of many pages.
-fn without_code(html: &str) -> String {
+/// HTML without what nobody reads, which is most of many pages, and how much of it was read until there was enough.
+fn without_code(html: &str) -> (String, usize) {
     const LEFT_OUT: [(&str, &str); 4] = [
         ("<script", "</script"),
         ("<style", "</style"),
@@ -198,30 +199,42 @@ fn without_code(html: &str) -> String {
     ];
     // ASCII, so that places in it are places in `html`.
     let lower = html.to_ascii_lowercase();
-    let mut lean = String::with_capacity(html.len());
+    let mut lean = String::new();
+    let mut tags = 0;
     let mut at = 0;
-    while let Some(found) = lower[at..].find('<') {
-        let start = at + found;
-        lean.push_str(&html[at..start]);
-        let rest = &lower[start..];
+    while at < html.len() {
+        // From one `<` up to the next one.
+        let rest = &lower[at..];
         let left_out = LEFT_OUT.iter().find(|(open, _)| rest.starts_with(open));
-        // What is never closed goes on to the end.
-        at = match left_out {
-            Some((open, close)) => rest[open.len()..]
-                .find(close)
-                .and_then(|end| {
-                    let end = open.len() + end;
-                    Some(start + end + rest[end..].find('>')? + 1)
-                })
-                .unwrap_or(html.len()),
-            None => {
-                lean.push('<');
-                start + 1
-            }
-        };
+        if let Some((open, close)) = left_out {
+            let end = rest[open.len()..].find(close).and_then(|end| {
+                let end = open.len() + end;
+                Some(end + rest[end..].find('>')? + 1)
+            });
+            // What is never closed goes on to the end.
+            at += end.unwrap_or(rest.len());
+            continue;
+        }
+        let length = rest
+            .char_indices()
+            .skip(1)
+            .find(|&(_, c)| c == '<')
+            .map_or(rest.len(), |(next, _)| next);
+        let room = MAX_HTML - lean.len();
+        if tags == MAX_TAGS || length > room {
+            let some = if tags == MAX_TAGS {
+                0
+            } else {
+                html[at..].floor_char_boundary(room)
+            };
+            lean.push_str(&html[at..at + some]);
+            return (lean, at + some);
+        }
+        tags += usize::from(rest.starts_with('<'));
+        lean.push_str(&html[at..at + length]);
+        at += length;
     }
-    lean.push_str(&html[at..]);
-    lean
+    (lean, html.len())
 }
 
 /// The page's title, which is not part of its body.
@@ -322,13 +335,21 @@ mod tests {
             ("a<!-- b", "a"),
             ("a < b <b>c</b> <", "a < b <b>c</b> <"),
         ] {
-            assert_eq!(without_code(html), lean, "{html}");
+            assert_eq!(without_code(html), (lean.into(), html.len()), "{html}");
         }
-        let all = readable(&"é ".repeat(MAX_HTML)).unwrap();
+        for (html, read) in [
+            ("é".repeat(MAX_HTML), MAX_HTML),
+            ("<br>".repeat(MAX_TAGS + 1), 4 * MAX_TAGS),
+            (format!("a{}", "é".repeat(MAX_HTML)), MAX_HTML - 1),
+        ] {
+            let (lean, at) = without_code(&html);
+            assert_eq!((lean.as_str(), at), (&html[..read], read));
+        }
+        let text = readable(&"a<br>".repeat(MAX_TAGS + 1)).unwrap();
         assert!(
-            all.ends_with("393216 of its 1179648 bytes were read]"),
+            text.ends_with("\n[the page goes on: 150001 of its 150005 bytes were read]"),
             "{}",
-            &all[all.len() - 200..]
+            &text[text.len() - 100..]
         );
     }
 

@@ -184,13 +184,18 @@ async fn json_has_stack_for_all_that_it_takes() {
     let query = async |filter: &str| {
         answer(&json, "query_json", json!({"json": deep, "filter": filter})).await
     };
-    query(".").await;
-    query("[..] | length").await;
-    query("tojson | fromjson | flatten").await;
-    query(&deep).await;
-    query(&format!("{}1{}", "(".repeat(128), ")".repeat(128))).await;
-    query(&(".[]?|".repeat(100) + ".")).await;
-    query(&("1+".repeat(200) + "1")).await;
+    let filters = [
+        ".".to_owned(),
+        "[..] | length".to_owned(),
+        "tojson | fromjson | flatten".to_owned(),
+        deep.clone(),
+        format!("{}1{}", "(".repeat(128), ")".repeat(128)),
+        ".[]?|".repeat(200) + ".",
+        "1+".repeat(500) + "1",
+    ];
+    for filter in filters {
+        query(&filter).await;
+    }
 }
 
 #[tokio::test]
@@ -446,10 +451,12 @@ async fn fetch_tells_what_was_refused_from_what_is_not_there() {
     );
     assert_eq!(elsewhere.requests().len(), 0);
 
-    let gone = server.url("/");
-    drop(server);
+    // A port that nobody listens on any more.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = format!("http://{}", gone.local_addr().unwrap());
+    fetch.grants.http = vec![origin(&gone, &[])];
     let said = failure(call(&fetch, gone, "GET").await);
-    assert!(said.contains("failed: "), "{said}");
+    assert!(said.contains("refuses connections"), "{said}");
 }
 
 #[tokio::test]
