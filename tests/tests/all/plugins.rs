@@ -451,9 +451,10 @@ async fn fetch_tells_what_was_refused_from_what_is_not_there() {
     );
     assert_eq!(elsewhere.requests().len(), 0);
 
-    // A port that nobody listens on any more.
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let gone = format!("http://{}", gone.local_addr().unwrap());
+    // Held, so that nobody else listens there.
+    let silent = tokio::net::TcpSocket::new_v4().unwrap();
+    silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let gone = format!("http://{}", silent.local_addr().unwrap());
     fetch.grants.http = vec![origin(&gone, &[])];
     let said = failure(call(&fetch, gone, "GET").await);
     assert!(said.contains("refuses connections"), "{said}");
