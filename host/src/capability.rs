@@ -167,18 +167,14 @@ pub const READING_METHODS: [&str; 2] = ["GET", "HEAD"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Capability {
     /// `path` is a guest path such as `/notes`, or `*` for whatever is granted.
-    Folder {
-        path: String,
-        access: Access,
-    },
+    Folder { path: String, access: Access },
     /// Empty `methods` means [`READING_METHODS`].
     Http {
         origin: OriginPattern,
         methods: Vec<String>,
     },
-    Environment {
-        name: String,
-    },
+    /// `*` stands for whatever is granted. Only a component that can't declare requests has that.
+    Environment { name: String },
 }
 
 impl fmt::Display for Capability {
@@ -203,6 +199,9 @@ impl fmt::Display for Capability {
                     OriginPattern::Any => f.write_str(" at granted web origins"),
                     origin => write!(f, " at {origin}"),
                 }
+            }
+            Self::Environment { name } if name == "*" => {
+                f.write_str("granted environment variables")
             }
             Self::Environment { name } => write!(f, "the environment variable {name}"),
         }
@@ -337,7 +336,7 @@ impl Reach {
             .iter()
             .filter(|grant| {
                 requests.iter().any(
-                    |r| matches!(&r.capability, Capability::Environment { name } if *name == grant.name),
+                    |r| matches!(&r.capability, Capability::Environment { name } if name == "*" || *name == grant.name),
                 )
             })
             .cloned()

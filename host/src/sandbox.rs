@@ -10,6 +10,7 @@ mod engine;
 mod executor;
 mod imports;
 mod inspect;
+mod kinds;
 pub mod limits;
 mod load;
 mod metadata;
@@ -35,6 +36,7 @@ use self::{
     egress::Egress,
     engine::{GuestEngine, Profile},
     executor::GuestExecutor,
+    kinds::Offer,
     load::Linked,
     output::GuestOutput,
 };
@@ -99,6 +101,7 @@ struct ComponentParts {
     definitions: Definitions,
     plain: Linked,
     metered: OnceCell<Linked>,
+    offer: Offer,
     /// For compiling it again with metering.
     wasm: Arc<[u8]>,
 }
@@ -221,7 +224,6 @@ impl Sandbox {
     ) -> Result<Running, LoadError> {
         let linked = self.linked(call.component, call.limits).await?;
         let extra_memories = self.extra_memories(&linked).await?;
-        let arguments = serde_json::Value::Object(authorized.into_call().input).to_string();
         let started = Instant::now();
         let deadline = call.limits.timeout.and_then(|t| started.checked_add(t));
         Ok(Running {
@@ -234,7 +236,7 @@ impl Sandbox {
             _ticking: linked.guest.ticker.ticking(),
             linked,
             tool: call.tool.clone(),
-            arguments,
+            arguments: authorized.into_call().input,
             reach: call.reach.clone(),
             limits: *call.limits,
             output: GuestOutput::new(listener),

@@ -1,5 +1,5 @@
 //! What the life of a call costs on top of its sandbox: `echo` through the whole of it (validate, policy,
-//! sandbox, bound, record), beside the bare sandbox in the same run.
+//! sandbox, bound, record), beside the bare sandbox in the same run; and `echo` as a plain function, bare.
 //!
 //! `cargo bench -p agentloop-tests --bench pipeline`
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a bench may panic")]
@@ -46,13 +46,13 @@ struct Parts {
 }
 
 impl Echo {
-    async fn load() -> Self {
+    async fn load(wasm: &[u8]) -> Self {
         let sandbox = guests::sandbox();
-        let component = sandbox.load(guests::HELPFUL.into()).await.unwrap();
-        let plugin = PluginName::parse("helpful").unwrap();
+        let component = sandbox.load(wasm.into()).await.unwrap();
+        let plugin = PluginName::parse("echo").unwrap();
         let plugins = [Plugin {
             name: plugin.clone(),
-            file: "helpful.wasm".to_owned(),
+            file: "echo.wasm".to_owned(),
             component: component.clone(),
             grants: Grants::default(),
             limits: OperatorLimits::default(),
@@ -140,12 +140,20 @@ where
         .mul_f64(count as f64 / (each * CALLERS as u64) as f64)
 }
 
-fn one_call(c: &mut Criterion, runtime: &Runtime, echo: &Echo) {
+fn one_call(c: &mut Criterion, runtime: &Runtime, echo: &Echo, plain: &Echo) {
     let mut group = c.benchmark_group("one_call");
     group.bench_function("bare", |b| {
         b.to_async(runtime).iter_batched(
             authorized,
             |authorized| echo.bare(authorized, Executor::CallerFirst),
+            BatchSize::SmallInput,
+        );
+    });
+    // A component that knows nothing of this host: at most twice as much.
+    group.bench_function("bare_plain", |b| {
+        b.to_async(runtime).iter_batched(
+            authorized,
+            |authorized| plain.bare(authorized, Executor::CallerFirst),
             BatchSize::SmallInput,
         );
     });
@@ -206,8 +214,9 @@ fn benches(c: &mut Criterion) {
         .enable_all()
         .build()
         .unwrap();
-    let echo = runtime.block_on(Echo::load());
-    one_call(c, &runtime, &echo);
+    let echo = runtime.block_on(Echo::load(guests::HELPFUL));
+    let plain = runtime.block_on(Echo::load(guests::PLAIN));
+    one_call(c, &runtime, &echo, &plain);
     batch_of_8(c, &runtime, &echo);
     two_threads(c, &runtime, &echo);
 }

@@ -8,6 +8,7 @@ mod all {
     mod config;
     mod egress;
     mod house;
+    mod kinds;
     mod loop_over_http;
     mod plugins;
     mod provider;

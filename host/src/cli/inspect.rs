@@ -133,6 +133,7 @@ impl Shown<'_> {
             .collect();
         let (kind, contract) = match &self.inspection.file {
             FileKind::Tool { version } => ("tools", version.as_deref()),
+            FileKind::Functions => ("functions", None),
             FileKind::Command => ("command", None),
             FileKind::Component => ("component", None),
             FileKind::CoreModule => ("core module", None),
@@ -286,6 +287,9 @@ fn kind_in_words(file: &FileKind) -> String {
             "a plugin, built for agentloop:tool {}",
             one_line(version.as_deref().unwrap_or("without a version"), 40)
         ),
+        FileKind::Functions => {
+            "a component with plain functions, each of which is a tool".to_owned()
+        }
         FileKind::Command => "a component that runs as a program".to_owned(),
         FileKind::Component => "a component without tools".to_owned(),
         FileKind::CoreModule => "a core WebAssembly module".to_owned(),

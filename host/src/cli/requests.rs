@@ -55,6 +55,17 @@ impl Asked {
         match &self.capability {
             Capability::Folder { path, access } => folder(path, *access, grants),
             Capability::Http { origin, methods } => http(origin, methods, grants),
+            Capability::Environment { name } if name == "*" => {
+                let variables = grants.environment.iter();
+                let by: Vec<_> = variables
+                    .map(|grant| format!("see the variable {}", grant.name))
+                    .collect();
+                if by.is_empty() {
+                    Granted::Not
+                } else {
+                    Granted::Whole { by }
+                }
+            }
             Capability::Environment { name } => {
                 if grants.environment.iter().any(|grant| grant.name == *name) {
                     let by = vec![format!("see the variable {name}")];
@@ -208,6 +219,7 @@ pub(super) fn lines_to_add(
                     None => http.push((origin, methods)),
                 }
             }
+            Capability::Environment { name } if name == "*" => environment.push("A_VARIABLE"),
             Capability::Environment { name } => environment.push(name),
         }
     }

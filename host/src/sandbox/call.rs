@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
@@ -30,7 +31,7 @@ pub(super) struct Running {
     pub(super) _ticking: Ticking,
     pub(super) linked: Linked,
     pub(super) tool: ToolName,
-    pub(super) arguments: String,
+    pub(super) arguments: Map<String, Value>,
     pub(super) reach: Reach,
     pub(super) limits: Limits,
     pub(super) output: GuestOutput,
@@ -83,14 +84,7 @@ impl Running {
             Ok(store) => store,
             Err(e) => return Ending::internal(format!("{e:#}")),
         };
-        let name = tool.as_str();
-        let calling = async {
-            let instance = linked.pre.instantiate_async(&mut store).await?;
-            instance
-                .agentloop_tool_tools()
-                .call_call(&mut store, name, &arguments)
-                .await
-        };
+        let calling = linked.kind.call(&mut store, &tool, arguments);
         let returned = within(deadline, calling).await;
         let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let ran = match returned {
@@ -109,10 +103,13 @@ impl Running {
             limits: &limits,
             memory_refused: state.memory.refused(),
             output: &output,
-            refusals: &|| {
+            refusals: &|message| {
                 let requests = component.requests_of(&tool);
                 let mut refusals = state.egress.refusals();
-                refusals.extend(refusal::not_granted(&plugin, requests, &reach));
+                // What could be used and is not may have nothing to do with the failure.
+                if linked.kind.declares_requests() || refusal::names_a_missing_file(message) {
+                    refusals.extend(refusal::not_granted(&plugin, requests, &reach));
+                }
                 refusals
             },
             hints: state.egress.hints(),

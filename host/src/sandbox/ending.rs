@@ -28,8 +28,8 @@ pub(super) struct Facts<'a> {
     pub(super) limits: &'a Limits,
     pub(super) memory_refused: bool,
     pub(super) output: &'a GuestOutput,
-    /// What was reached for and not granted; asked only of a tool that gave up.
-    pub(super) refusals: &'a dyn Fn() -> Vec<Refusal>,
+    /// What was reached for and not granted; asked only of a tool that gave up, with its words.
+    pub(super) refusals: &'a dyn Fn(&str) -> Vec<Refusal>,
     /// What an operator can do about requests that failed for other reasons.
     pub(super) hints: Vec<String>,
     pub(super) sent: Vec<String>,
@@ -131,7 +131,7 @@ fn refused_by_tool(error: CallError, facts: &Facts<'_>) -> ToolOutcome {
 /// WASI's errors can't say what was refused, and a tool may pass them on as its own: so a failure counts as a
 /// refusal if there was one.
 fn gave_up(mut message: String, facts: &Facts<'_>) -> ToolOutcome {
-    let refusals = (facts.refusals)();
+    let refusals = (facts.refusals)(&message);
     if !refusals.is_empty() {
         return ToolOutcome::CapabilityRefused { message, refusals };
     }

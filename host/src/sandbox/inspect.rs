@@ -1,9 +1,12 @@
 //! What a file is, without compiling or running anything of it.
 
-use wasmparser::{Encoding, Parser, Payload};
+use std::sync::Arc;
+
+use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload};
 
 use super::{
     LoadError,
+    kinds::{self, DocsSections, Offer},
     limits::MAX_COMPONENT_BYTES,
     metadata::{self, Definitions, MetadataError, SECTION},
     text::shown,
@@ -27,8 +30,11 @@ pub struct Inspection {
     /// The interfaces that a component needs of its host: an upper bound of what it can ask for.
     pub imports: Vec<String>,
     pub exports: Vec<String>,
-    /// What the custom section says; absent in components that have to be asked by running `list`.
+    /// What the custom section says, or the types of plain functions; absent in components that have to be
+    /// asked by running `list`.
     pub metadata: Option<Result<Definitions, MetadataError>>,
+    /// How its tools are called, if it has some that this host can call.
+    pub(super) offer: Option<Offer>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,9 +43,11 @@ pub enum FileKind {
     Tool {
         version: Option<String>,
     },
+    /// A component that exports plain functions, at its root or in interfaces of its own.
+    Functions,
     /// A component that runs as a program (`wasi:cli/run`).
     Command,
-    /// A component with other exports.
+    /// A component that exports nothing that can be called.
     Component,
     /// WebAssembly 1.0 without the component layer.
     CoreModule,
@@ -53,7 +61,8 @@ pub enum FileKind {
     },
 }
 
-/// Reads what a file is. Takes about a millisecond for each MiB, most of it for the digest.
+/// Reads what a file is. Takes about a millisecond for each MiB, most of it for the digest; for plain functions
+/// some more, since their types are read.
 pub fn inspect(wasm: &[u8]) -> Inspection {
     let mut found = Found::default();
     let file = match looks_like(wasm) {
@@ -64,18 +73,39 @@ pub fn inspect(wasm: &[u8]) -> Inspection {
             Ok(Encoding::Component) => found.component_kind(),
         },
     };
-    Inspection {
+    let mut inspection = Inspection {
         digest: ComponentDigest::of(wasm),
         size_bytes: wasm.len(),
         file,
         imports: found.imports,
         exports: found.exports,
-        // Two of them (in a composition) would leave open whose tools are called: then it is asked.
-        metadata: match found.sections.as_slice() {
-            [section] => Some(metadata::from_section(section)),
-            _ => None,
+        metadata: None,
+        offer: None,
+    };
+    match inspection.file {
+        FileKind::Tool { .. } => {
+            inspection.offer = Some(Offer::Contract);
+            // Two of them (in a composition) would leave open whose tools are called: then it is asked.
+            if let [section] = found.sections.as_slice() {
+                inspection.metadata = Some(metadata::from_section(section));
+            }
+        }
+        FileKind::Functions => match kinds::functions(wasm, &found.docs) {
+            Ok(functions) if functions.is_empty() => inspection.file = FileKind::Component,
+            Ok(functions) => {
+                let requests = kinds::requests_of_imports(&inspection.imports);
+                inspection.metadata = Some(Ok(functions.definitions(&requests)));
+                inspection.offer = Some(Offer::Functions(Arc::new(functions)));
+            }
+            Err(error) => inspection.metadata = Some(Err(error)),
         },
+        FileKind::Command
+        | FileKind::Component
+        | FileKind::CoreModule
+        | FileKind::NotWasm { .. }
+        | FileKind::Damaged { .. } => {}
     }
+    inspection
 }
 
 impl Inspection {
@@ -99,6 +129,12 @@ impl Inspection {
             }),
             FileKind::Tool { version } => {
                 check_version(version.as_deref())?;
+                check_imports(&self.imports)
+            }
+            FileKind::Functions => {
+                if let Some(Err(error)) = &self.metadata {
+                    return Err(LoadError::Functions(error.clone()));
+                }
                 check_imports(&self.imports)
             }
         }
@@ -201,6 +237,9 @@ struct Found {
     imports: Vec<String>,
     exports: Vec<String>,
     sections: Vec<Vec<u8>>,
+    docs: DocsSections,
+    /// Whether there is a function at the root, or an interface that could have some.
+    functions: bool,
 }
 
 impl Found {
@@ -223,13 +262,26 @@ impl Found {
                 }
                 Payload::ComponentExportSection(exports) if depth == 1 => {
                     for export in exports {
-                        keep(&mut self.exports, export.map_err(damaged)?.name.name);
+                        let export = export.map_err(damaged)?;
+                        self.functions |= match export.kind {
+                            ComponentExternalKind::Func => true,
+                            ComponentExternalKind::Instance => !kinds::is_foreign(export.name.name),
+                            _ => false,
+                        };
+                        keep(&mut self.exports, export.name.name);
                     }
                 }
                 Payload::CustomSection(section)
                     if section.name() == SECTION && self.sections.len() < 2 =>
                 {
                     self.sections.push(section.data().to_vec());
+                }
+                Payload::CustomSection(section) if section.name() == kinds::DOCS_SECTION => {
+                    let data = section.data_offset();
+                    self.docs.names.push(data - kinds::DOCS_SECTION.len()..data);
+                    if depth == 1 && self.docs.sections.len() < 2 {
+                        self.docs.sections.push(section.data().to_vec());
+                    }
                 }
                 _ => {}
             }
@@ -252,6 +304,7 @@ impl Found {
         tools.sort_by_key(|version| version.as_deref().and_then(Version::parse) != Some(CONTRACT));
         match tools.into_iter().next() {
             Some(version) => FileKind::Tool { version },
+            None if self.functions => FileKind::Functions,
             None if !versions("wasi:cli/run").is_empty() => FileKind::Command,
             None => FileKind::Component,
         }

@@ -58,6 +58,10 @@ pub const TITLE_BYTES: usize = 256;
 pub const DESCRIPTION_BYTES: usize = 8 << 10;
 pub const SCHEMA_BYTES: usize = 256 << 10;
 pub const REASON_BYTES: usize = 512;
+/// How deep the types of a plain function may be nested; a schema nests two to three times as deep.
+pub const TYPE_DEPTH: usize = 24;
+/// Parts of the types of a plain function, written out.
+pub const TYPE_NODES: usize = 5000;
 
 /// Counts a call's memory and remembers when it refused some: a guest that gets none aborts with a trap that
 /// says nothing of memory.

@@ -7,20 +7,21 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::{
     Component, ComponentParts, GuestListener, MetadataError, Sandbox, SandboxError, Slot,
-    bindings::{ToolPre, agentloop::tool::types},
+    bindings::agentloop::tool::types,
     cache::Cache,
     egress::CallEgress,
     ending,
     engine::{GuestEngine, Profile},
     executor::within,
     inspect::inspect,
+    kinds::{Kind, Offer},
     limits::{
         COMPILE_WAIT, MAX_COMPONENT_BYTES, MEMORIES_PER_CALL, METADATA_ATTEMPTS, METADATA_BYTES,
         METADATA_MEMORY_BYTES, METADATA_TIMEOUT,
     },
     metadata::{self, Definitions},
     output::GuestOutput,
-    store::{self, CallState, StoreLimits},
+    store::{self, StoreLimits},
     text, wasi,
 };
 use crate::{
@@ -75,6 +76,8 @@ pub enum LoadError {
     Link { why: String },
     #[error("its custom section `agentloop-tools` can't be used: {0}")]
     Section(MetadataError),
+    #[error("its functions can't be called: {0}")]
+    Functions(MetadataError),
     #[error("what its function `list` gave can't be used: {0}")]
     List(MetadataError),
     #[error("its function `list` does not end within {} ms", METADATA_TIMEOUT.as_millis())]
@@ -92,7 +95,7 @@ pub enum LoadError {
 #[derive(Clone)]
 pub(super) struct Linked {
     pub(super) guest: Arc<GuestEngine>,
-    pub(super) pre: ToolPre<CallState>,
+    pub(super) kind: Kind,
     /// How many of the pool's memories a call takes beyond one.
     pub(super) extra_memories: u32,
 }
@@ -109,8 +112,16 @@ impl Sandbox {
         };
         inspection.check()?;
         let digest = inspection.digest;
+        let offer = inspection
+            .offer
+            .ok_or_else(|| internal("what it offers is not known"))?;
         let plain = self
-            .link(self.parts.plain.clone(), digest, wasm.clone())
+            .link(
+                self.parts.plain.clone(),
+                digest,
+                wasm.clone(),
+                offer.clone(),
+            )
             .await?;
         let definitions = match inspection.metadata {
             Some(definitions) => definitions.map_err(LoadError::Section)?,
@@ -122,6 +133,7 @@ impl Sandbox {
                 definitions,
                 plain,
                 metered: OnceCell::new(),
+                offer,
                 wasm,
             }),
         })
@@ -143,7 +155,8 @@ impl Sandbox {
             .metered
             .get_or_try_init(|| async {
                 let guest = self.metered_engine().await?;
-                self.link(guest, parts.digest, parts.wasm.clone()).await
+                self.link(guest, parts.digest, parts.wasm.clone(), parts.offer.clone())
+                    .await
             })
             .await
             .cloned()
@@ -163,6 +176,7 @@ impl Sandbox {
         guest: Arc<GuestEngine>,
         digest: ComponentDigest,
         wasm: Arc<[u8]>,
+        offer: Offer,
     ) -> Result<Linked, LoadError> {
         // Held by the compilation itself, which goes on when nobody waits for it any more.
         let turn = self
@@ -175,7 +189,8 @@ impl Sandbox {
         let cache = self.parts.cache.clone();
         let compiling = self.blocking(move || {
             let _turn = turn;
-            compiled(&guest, cache.as_deref(), &digest, &wasm).and_then(|c| linked(guest, &c))
+            compiled(&guest, cache.as_deref(), &digest, &wasm)
+                .and_then(|c| linked(guest, &c, &offer))
         });
         tokio::time::timeout(COMPILE_WAIT, compiling)
             .await
@@ -246,11 +261,7 @@ async fn list(
         store_limits,
     )
     .map_err(internal)?;
-    let listing = async {
-        let instance = linked.pre.instantiate_async(&mut store).await?;
-        instance.agentloop_tool_tools().call_list(&mut store).await
-    };
-    match within(deadline, listing).await {
+    match within(deadline, linked.kind.list(&mut store)).await {
         None => Err(LoadError::ListTimeout),
         Some(Ok(list)) => Ok(list),
         Some(Err(e)) if ending::is_interrupt(&e) => Err(LoadError::ListTimeout),
@@ -294,6 +305,7 @@ fn compiled(
 fn linked(
     guest: Arc<GuestEngine>,
     component: &wasmtime::component::Component,
+    offer: &Offer,
 ) -> Result<Linked, LoadError> {
     let memories = component
         .resources_required()
@@ -303,16 +315,16 @@ fn linked(
             why: format!("it has {memories} memories, and the limit is {MEMORIES_PER_CALL}"),
         });
     }
-    let pre = guest
+    let kind = guest
         .linker
         .instantiate_pre(component)
-        .and_then(ToolPre::new)
+        .and_then(|pre| Kind::link(pre, offer))
         .map_err(|e| LoadError::Link {
             why: text::shown(&format!("{e:#}"), 1000, false),
         })?;
     Ok(Linked {
         guest,
-        pre,
+        kind,
         extra_memories: memories.saturating_sub(1),
     })
 }

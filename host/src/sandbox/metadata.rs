@@ -48,6 +48,10 @@ pub enum MetadataError {
     NotMetadata { why: String },
     #[error("it lists {count} tools, and the limit is {TOOLS_PER_COMPONENT}")]
     TooManyTools { count: usize },
+    #[error("the types of its functions can't be read: {why}")]
+    Types { why: String },
+    #[error("it is a WIT package and no component: there is nothing in it to call")]
+    WitPackage,
 }
 
 /// Reads the section's JSON.

@@ -42,6 +42,8 @@ pub(super) fn not_granted(
                 .folders
                 .iter()
                 .any(|f| (path == "*" || *path == f.guest_path) && f.access >= *access),
+            // Nobody can tell whether one was looked for.
+            Capability::Environment { name } if name == "*" => false,
             Capability::Environment { name } => !reach.environment.iter().any(|e| e.name == *name),
             // Recorded where it happens, by the egress.
             Capability::Http { .. } => false,
@@ -53,6 +55,23 @@ pub(super) fn not_granted(
             remedy: remedy(plugin, &request.capability),
         })
         .collect()
+}
+
+/// Whether a failure reads like WASI's answer where no folder is granted: a file that is not there, or an
+/// operation that is not permitted. For tools that declare no requests.
+pub(super) fn names_a_missing_file(message: &str) -> bool {
+    const SIGNS: [&str; 8] = [
+        "no such file",
+        "not permitted",
+        "permission denied",
+        "pre-opened",
+        "preopen",
+        "enoent",
+        "no-entry",
+        "errno 44",
+    ];
+    let message = message.to_lowercase();
+    SIGNS.iter().any(|sign| message.contains(sign))
 }
 
 /// As a TOML basic string.
@@ -99,6 +118,18 @@ mod tests {
             assert_eq!(lines, format!("[grants.weather]\n{line}"));
             toml::from_str::<toml::Table>(lines).unwrap();
         }
+    }
+
+    #[test]
+    fn missing_files_are_heard_of() {
+        for message in [
+            "read a: No such file or directory (os error 44)",
+            "[Errno 44] No such file or directory: '/a'",
+            "failed to find a pre-opened file descriptor",
+        ] {
+            assert!(names_a_missing_file(message), "{message}");
+        }
+        assert!(!names_a_missing_file("the number is too large"));
     }
 
     #[test]

@@ -1,0 +1,124 @@
+//! The kinds of components that offer tools, one adapter each. An adapter knows how its kind's tools are called
+//! and answers in the words of this host's own contract; everything around it (a fresh store, the limits, the
+//! deadline, the ending) is the same for all, and nothing outside of [`super`] knows that there are kinds.
+//!
+//! | kind | a tool is | known by | its definitions come from |
+//! |---|---|---|---|
+//! | [`contract`] | what `list` names | `agentloop:tool/tools` | the custom section, or a closed run of `list` |
+//! | [`plain`] | each exported function | nothing else that this host knows | its WIT types and their doc comments |
+
+mod contract;
+mod plain;
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use wasmtime::{Store, component::InstancePre};
+
+pub(super) use self::plain::{
+    docs::SECTION as DOCS_SECTION,
+    functions::{DocsSections, Functions, functions, is_foreign},
+};
+use self::{contract::Contract, plain::Plain};
+use super::{
+    bindings::agentloop::tool::types::{CallError, Content, ToolDefinition},
+    store::CallState,
+};
+use crate::{
+    capability::{Access, Capability, OriginPattern, Request},
+    ids::ToolName,
+};
+
+/// What a call gave, in the contract's words.
+pub(super) type Answer = Result<Vec<Content>, CallError>;
+
+/// How a component offers its tools, as far as reading it tells.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Offer {
+    /// Through this host's own contract.
+    Contract,
+    /// As plain functions.
+    Functions(Arc<Functions>),
+}
+
+/// What a component could use, for kinds that declare nothing: whatever the operator grants to it by name, of
+/// what it imports the interface for.
+pub(super) fn requests_of_imports(imports: &[String]) -> Vec<Request> {
+    const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    let request = |interface: &str, capability| {
+        imports
+            .iter()
+            .any(|import| import.starts_with(interface))
+            .then(|| Request {
+                capability,
+                reason: format!("it imports `{}`", interface.trim_end_matches(['/', '@'])),
+            })
+    };
+    let folders = Capability::Folder {
+        path: "*".to_owned(),
+        access: Access::Write,
+    };
+    let http = Capability::Http {
+        origin: OriginPattern::Any,
+        methods: METHODS.map(str::to_owned).to_vec(),
+    };
+    let environment = Capability::Environment {
+        name: "*".to_owned(),
+    };
+    [
+        request("wasi:filesystem/", folders),
+        request("wasi:http/outgoing-handler@", http),
+        request("wasi:cli/environment@", environment),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// A linked component that can be called, in the way of its kind.
+#[derive(Clone)]
+pub(super) enum Kind {
+    Contract(Contract),
+    Plain(Plain),
+}
+
+impl Kind {
+    pub(super) fn link(pre: InstancePre<CallState>, offer: &Offer) -> wasmtime::Result<Self> {
+        Ok(match offer {
+            Offer::Contract => Self::Contract(Contract::link(pre)?),
+            Offer::Functions(functions) => Self::Plain(Plain::link(pre, functions.clone())?),
+        })
+    }
+
+    /// Makes the instance and the call. The outer error is a trap.
+    pub(super) async fn call(
+        &self,
+        store: &mut Store<CallState>,
+        tool: &ToolName,
+        arguments: Map<String, Value>,
+    ) -> wasmtime::Result<Answer> {
+        match self {
+            Self::Contract(contract) => contract.call(store, tool, arguments).await,
+            Self::Plain(plain) => plain.call(store, tool, arguments).await,
+        }
+    }
+
+    /// Runs the component to hear of its tools. Only of components that reading told nothing of.
+    pub(super) async fn list(
+        &self,
+        store: &mut Store<CallState>,
+    ) -> wasmtime::Result<Vec<ToolDefinition>> {
+        match self {
+            Self::Contract(contract) => contract.list(store).await,
+            Self::Plain(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether its tools declare what they ask for. Of others the host knows only what they could use.
+    pub(super) fn declares_requests(&self) -> bool {
+        match self {
+            Self::Contract(_) => true,
+            Self::Plain(_) => false,
+        }
+    }
+}

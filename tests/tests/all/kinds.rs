@@ -1,0 +1,3 @@
+//! Components that were not written for this host: each kind runs under the same limits, grants and endings.
+
+mod plain;
