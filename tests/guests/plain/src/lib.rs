@@ -193,7 +193,11 @@ impl shapes::Guest for Plain {
     }
 
     fn only_err(fail: bool) -> Result<(), String> {
-        if fail { Err("it failed".to_owned()) } else { Ok(()) }
+        if fail {
+            Err("it failed".to_owned())
+        } else {
+            Ok(())
+        }
     }
 
     fn bare_result(fail: bool) -> Result<(), ()> {
