@@ -28,6 +28,8 @@ use tokio::runtime::{Builder, Runtime};
 const TEXT: &str = "hello";
 /// Workers of the runtime that many single calls come from.
 const THREADS: usize = 2;
+/// Calls whose percentiles are told.
+const TIMED_CALLS: usize = 50_000;
 /// Callers that make one call after another, all at once.
 const CALLERS: usize = 8;
 
@@ -140,6 +142,23 @@ where
         .mul_f64(count as f64 / (each * CALLERS as u64) as f64)
 }
 
+/// Criterion tells no percentiles.
+fn percentiles(runtime: &Runtime, echo: &Echo) {
+    let one = calls(1);
+    let mut took: Vec<Duration> = runtime.block_on(async {
+        let mut took = Vec::with_capacity(TIMED_CALLS);
+        for _ in 0..TIMED_CALLS {
+            let start = Instant::now();
+            echo.pipeline(&one).await;
+            took.push(start.elapsed());
+        }
+        took
+    });
+    took.sort();
+    let [median, p99] = [50, 99].map(|p| took[TIMED_CALLS * p / 100].as_secs_f64() * 1e6);
+    println!("one_call/pipeline       median {median:.1} µs, p99 {p99:.1} µs\n");
+}
+
 fn one_call(c: &mut Criterion, runtime: &Runtime, echo: &Echo, plain: &Echo) {
     let mut group = c.benchmark_group("one_call");
     group.bench_function("bare", |b| {
@@ -214,8 +233,9 @@ fn benches(c: &mut Criterion) {
         .enable_all()
         .build()
         .unwrap();
-    let echo = runtime.block_on(Echo::load(guests::HELPFUL));
+    let echo = runtime.block_on(Echo::load(guests::ECHO));
     let plain = runtime.block_on(Echo::load(guests::PLAIN));
+    percentiles(&runtime, &echo);
     one_call(c, &runtime, &echo, &plain);
     batch_of_8(c, &runtime, &echo);
     two_threads(c, &runtime, &echo);

@@ -45,6 +45,16 @@ pub(crate) async fn run_batch(
     batch: &Batch<'_>,
     calls: &[PlannedCall],
 ) -> Result<Vec<CallRecord>, NotRecorded> {
+    let slots = Semaphore::new(batch.deps.max_parallel_tools.max(1));
+    // Most turns ask for one call, and there is nothing to put in order.
+    if let [call] = calls {
+        let turn = Turn {
+            after: Vec::new(),
+            slots: &slots,
+            executor: Executor::CallerFirst,
+        };
+        return Ok(vec![settle(batch, call, turn).await?]);
+    }
     let footprints: Vec<Option<Footprint<'_>>> = calls
         .iter()
         .map(|call| {
@@ -59,14 +69,8 @@ pub(crate) async fn run_batch(
         })
         .collect();
     let predecessors = predecessors(&footprints, batch.deps.parallel);
-    let slots = Semaphore::new(batch.deps.max_parallel_tools.max(1));
     // Ends when its sender is dropped, in whichever way its call ended.
     let (done, ended): (Vec<_>, Vec<_>) = calls.iter().map(|_| watch::channel(())).unzip();
-    let executor = if calls.len() == 1 {
-        Executor::CallerFirst
-    } else {
-        Executor::Guests
-    };
 
     let running = calls
         .iter()
@@ -79,7 +83,7 @@ pub(crate) async fn run_batch(
                     .map(|earlier| ended[earlier].clone())
                     .collect(),
                 slots: &slots,
-                executor,
+                executor: Executor::Guests,
             };
             async move {
                 let record = settle(batch, call, turn).await;
@@ -118,7 +122,8 @@ async fn settle(
         }
     };
     let Ended { outcome, ran } = ended?;
-    if let Some(whole) = cut_text(&outcome, batch.deps.max_result_bytes) {
+    let is_heard = batch.recorder.is_heard();
+    if is_heard && let Some(whole) = cut_text(&outcome, batch.deps.max_result_bytes) {
         batch.recorder.record(&RunEvent::OutputCut {
             id: tool_use.id.clone(),
             whole,
@@ -130,13 +135,15 @@ async fn settle(
         &outcome,
         batch.deps.max_result_bytes,
     );
-    batch.recorder.record(&RunEvent::CallEnded {
-        id: tool_use.id.clone(),
-        tool: tool_use.name.clone(),
-        outcome: outcome_word(&outcome),
-        ran_ms: ran,
-        result: result.clone(),
-    })?;
+    if is_heard {
+        batch.recorder.record(&RunEvent::CallEnded {
+            id: tool_use.id.clone(),
+            tool: tool_use.name.clone(),
+            outcome: outcome_word(&outcome),
+            ran_ms: ran,
+            result: result.clone(),
+        })?;
+    }
     Ok(CallRecord::new(tool_use, outcome, result, ran))
 }
 

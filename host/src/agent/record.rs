@@ -23,7 +23,7 @@ pub struct NotRecorded(#[source] pub std::io::Error);
 /// Records first, shows second.
 pub(crate) struct Recorder {
     /// Held for one append, never across an await.
-    journal: Mutex<Option<Box<dyn Journal>>>,
+    journal: Option<Mutex<Box<dyn Journal>>>,
     observers: Vec<Watching>,
 }
 
@@ -42,13 +42,19 @@ impl Recorder {
             })
             .collect();
         Self {
-            journal: Mutex::new(journal),
+            journal: journal.map(Mutex::new),
             observers,
         }
     }
 
+    /// Whether anybody takes events; where nobody does, those that are costly to make need not be made.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.journal.is_some() || !self.observers.is_empty()
+    }
+
     pub(crate) fn record(&self, event: &RunEvent) -> Result<(), NotRecorded> {
-        if let Some(journal) = &mut *self.journal.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(journal) = &self.journal {
+            let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
             journal.append(event).map_err(NotRecorded)?;
         }
         self.show(event);

@@ -1,6 +1,6 @@
 //! From start to first call with the shipped plugins, as a program and inside of one. Prints a table.
 //!
-//! `cargo bench --bench start`
+//! `cargo bench -p agentloop-tests --bench start`
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a bench may panic")]
 
 use std::{
@@ -34,11 +34,14 @@ fn main() {
 
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let other = tempfile::tempdir().unwrap();
+    let mut flags = Flags::default();
+    // `init` is trusted in the program's places, and these are others.
+    flags.trust = true;
     let inputs = Inputs {
         working_dir: dir.path().to_owned(),
         places: Places::inside(other.path()),
         environment: Environment::default(),
-        flags: Flags::default(),
+        flags,
     };
     row("inside a program: settings, `App::open`, `now`", || {
         runtime.block_on(in_process(&inputs))
@@ -47,7 +50,7 @@ fn main() {
 
 /// Settings and compiled code lie in `dir`, whoever runs this.
 fn program(dir: &Path, arguments: &[&str]) {
-    let status = Command::new(env!("CARGO_BIN_EXE_agentloop-host"))
+    let status = Command::new(env!("CARGO_BIN_EXE_program"))
         .args(arguments)
         .current_dir(dir)
         .env_clear()
