@@ -13,6 +13,7 @@ pub mod new;
 pub mod prompt;
 mod requests;
 pub mod run;
+pub mod schema;
 pub mod show;
 pub mod terminal;
 pub mod tools;
@@ -95,6 +96,8 @@ pub enum Command {
     Init(init::InitArgs),
     /// Look at settings, and trust a project's
     Config(config::ConfigArgs),
+    /// Print the JSON Schema of the lines that `--output stream-json` and `--trace` write
+    Schema,
     /// Print completions for a shell
     Completions(completions::CompletionsArgs),
 }
@@ -201,6 +204,7 @@ async fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
             trust_what_init_wrote(&args.dir)?;
             return Ok(exit);
         }
+        Command::Schema => return schema::run(),
         Command::Completions(args) => return completions::run(args, Cli::command()),
     };
     Ok(exit.into())

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -12,7 +13,7 @@ use crate::{
 };
 
 /// One thing that happened. Kinds are past tense, and their names outlive the code.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum RunEvent {
     RunStarted {
@@ -88,6 +89,7 @@ pub enum RunEvent {
         outcome: &'static str,
         /// Guest time; absent when the guest never started.
         #[serde(serialize_with = "millis")]
+        #[schemars(with = "Option<f64>")]
         ran_ms: Option<Duration>,
         result: ToolResult,
     },
@@ -107,7 +109,7 @@ pub enum RunEvent {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogLevel {
     Debug,

@@ -5,6 +5,7 @@
 
 pub mod repair;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -201,7 +202,7 @@ impl ToolInput {
 }
 
 /// What the model reads of a call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolResult {
     pub tool_use_id: ToolUseId,
     pub content: Vec<ResultContent>,
@@ -224,7 +225,7 @@ impl ToolResult {
 }
 
 /// What every model endpoint can take as part of a result. Other kinds of content have become text by here.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ResultContent {
     Text {
@@ -235,14 +236,14 @@ pub enum ResultContent {
 }
 
 /// Bytes with their type, in base64 as every wire format wants them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Media {
     pub media_type: String,
     pub base64: String,
 }
 
 /// Why a reply ended, in Anthropic's words.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
     EndTurn,
@@ -273,7 +274,7 @@ impl StopReason {
 }
 
 /// Token counts. `None` is unknown, not zero. `input` holds neither of the cache counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     pub input: Option<u64>,
     pub output: Option<u64>,

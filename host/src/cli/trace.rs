@@ -8,6 +8,7 @@ use std::{
     time::SystemTime,
 };
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
@@ -18,15 +19,28 @@ use crate::{
 /// The version of the lines; it changes when a reader would have to.
 pub const VERSION: u32 = 1;
 
-#[derive(Serialize)]
+/// One line.
+#[derive(Serialize, JsonSchema)]
 struct Line<'a> {
     v: u32,
+    /// The run's id.
     run: &'a str,
+    /// Counts the lines of a run from 0.
     seq: u64,
     /// Milliseconds since 1970.
     ts: u64,
     #[serde(flatten)]
     event: &'a RunEvent,
+}
+
+/// The JSON Schema that every line fits.
+pub fn schema() -> schemars::Schema {
+    let mut schema = schemars::schema_for!(Line<'_>);
+    schema.insert("title".into(), "A line of an agentloop run".into());
+    if let Some(version) = schema.pointer_mut("/properties/v") {
+        *version = serde_json::json!({"const": VERSION});
+    }
+    schema
 }
 
 /// Numbers the events of one run.

@@ -426,6 +426,16 @@ fn events_are_lines_of_json_on_stdout_and_in_the_trace() {
             assert!(line["run"].is_string() && line["ts"].is_u64(), "{line}");
         }
     }
+    let schema = person.run(&["schema"]).is(0).json();
+    insta::assert_json_snapshot!("lines_of_a_run", schema);
+    let schema = jsonschema::validator_for(&schema).unwrap();
+    for line in lines(&ran.stdout) {
+        let faults: Vec<_> = schema.iter_errors(&line).map(|e| e.to_string()).collect();
+        assert!(faults.is_empty(), "{line}: {faults:?}");
+    }
+    assert!(!schema.is_valid(
+        &json!({"v": 2, "run": "r", "seq": 0, "ts": 0, "type": "turn_started", "turn": 0})
+    ));
     // A second run is added to the same file, with an id of its own.
     person.run_scripted(&replies, &flags).is(0);
     let all = lines(&person.read("trace.jsonl"));
