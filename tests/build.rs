@@ -15,7 +15,9 @@ use std::{
 
 const TARGET: &str = "wasm32-wasip2";
 /// Each is a member of the workspace in `tests/guests`.
-const GUESTS: [&str; 5] = ["author", "echo", "helpful", "hostile", "plain"];
+const GUESTS: [&str; 7] = [
+    "author", "echo", "helpful", "hostile", "plain", "program", "server",
+];
 
 fn main() {
     let manifest_dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));

@@ -42,8 +42,8 @@ use self::{
 };
 pub use self::{
     executor::Executor,
-    inspect::{FileKind, Inspection, inspect},
-    limits::MAX_COMPONENT_BYTES,
+    inspect::{Beside, FileKind, ImportNeeds, Inspection, inspect, inspect_with},
+    limits::{MANIFEST_BYTES, MAX_COMPONENT_BYTES},
     load::LoadError,
     metadata::{Definitions, MetadataError, SetAside},
 };
@@ -97,6 +97,8 @@ pub struct Component {
 }
 
 struct ComponentParts {
+    /// The digest, or for a program that of it and its manifest.
+    identity: ComponentDigest,
     digest: ComponentDigest,
     definitions: Definitions,
     plain: Linked,
@@ -262,8 +264,9 @@ impl Sandbox {
 }
 
 impl Component {
+    /// Of the file; for a program, of it and the manifest that makes it a tool.
     pub fn digest(&self) -> ComponentDigest {
-        self.parts.digest
+        self.parts.identity
     }
 
     /// From the custom section, or from one closed run of `list`.

@@ -11,7 +11,9 @@ use agentloop_host::{
     event::LogLevel,
     ids::{PluginName, ToolName, ToolUseId},
     policy::{self, Authorized, Decision},
-    sandbox::{Component, Ending, Executor, GuestCall, GuestListener, Sandbox, SandboxSettings},
+    sandbox::{
+        Beside, Component, Ending, Executor, GuestCall, GuestListener, Sandbox, SandboxSettings,
+    },
     tool::{Content, ToolCall, ToolOutcome},
 };
 use serde_json::Value;
@@ -48,9 +50,18 @@ pub struct Guest {
 
 impl Guest {
     pub async fn load(sandbox: &Sandbox, wasm: &[u8]) -> Self {
+        Self::of(sandbox, sandbox.load(wasm.into()).await.unwrap())
+    }
+
+    pub async fn load_with(sandbox: &Sandbox, wasm: &[u8], beside: Beside) -> Self {
+        let component = sandbox.load_with(wasm.into(), Some(beside)).await;
+        Self::of(sandbox, component.unwrap())
+    }
+
+    fn of(sandbox: &Sandbox, component: Component) -> Self {
         Self {
             sandbox: sandbox.clone(),
-            component: sandbox.load(wasm.into()).await.unwrap(),
+            component,
             grants: Grants::default(),
             limits: Limits::default(),
             executor: Executor::Guests,

@@ -15,9 +15,11 @@ use super::{
     write,
 };
 use crate::{
-    capability::{Access, Capability, Grants},
+    capability::{Access, Capability, Grants, Request},
     ids::PluginName,
-    sandbox::{self, FileKind, Inspection, MAX_COMPONENT_BYTES},
+    sandbox::{
+        self, Beside, FileKind, ImportNeeds, Inspection, MANIFEST_BYTES, MAX_COMPONENT_BYTES,
+    },
     tool::{Annotations, ToolDefinition},
 };
 
@@ -44,7 +46,7 @@ pub fn run(args: &InspectArgs, grants: &dyn Fn(&PluginName) -> Grants) -> anyhow
             return Ok(ExitCode::from(UNUSABLE));
         }
     };
-    let inspection = sandbox::inspect(&wasm);
+    let inspection = sandbox::inspect_with(&wasm, beside(&args.file).as_ref());
     let plugin = plugin_of(&args.file);
     let fault = inspection.check().err().map(|error| error.to_string());
     let shown = Shown {
@@ -105,6 +107,24 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(wasm)
 }
 
+/// The manifest that makes a program a tool, if there is one.
+fn beside(file: &Path) -> Option<Beside> {
+    let path = file.with_extension("toml");
+    if !fs::metadata(&path).ok()?.is_file() {
+        return None;
+    }
+    let mut manifest = String::new();
+    File::open(&path)
+        .ok()?
+        .take(MANIFEST_BYTES as u64 + 1)
+        .read_to_string(&mut manifest)
+        .ok()?;
+    Some(Beside {
+        program: file.file_stem()?.to_string_lossy().into_owned(),
+        manifest,
+    })
+}
+
 fn plugin_of(file: &Path) -> PluginName {
     let stem = file.file_stem().unwrap_or_default();
     PluginName::of_file_stem(&stem.to_string_lossy())
@@ -135,6 +155,8 @@ impl Shown<'_> {
             FileKind::Tool { version } => ("tools", version.as_deref()),
             FileKind::Functions => ("functions", None),
             FileKind::Command => ("command", None),
+            FileKind::Http => ("http", None),
+            FileKind::Act => ("act", None),
             FileKind::Component => ("component", None),
             FileKind::CoreModule => ("core module", None),
             FileKind::NotWasm { .. } => ("not wasm", None),
@@ -151,7 +173,14 @@ impl Shown<'_> {
             "usable": self.usable,
             "faults": self.faults,
             "tools": self.inspection.metadata.is_some().then_some(tools),
+            "could_use": self
+                .could_use()
+                .iter()
+                .map(|asked| self.asked_json(asked))
+                .collect::<Vec<_>>(),
             "imports": self.inspection.imports,
+            "imports_missing": self.missing(),
+            "grants_to_add": self.grants_to_add(),
             "exports": self.inspection.exports,
         })
     }
@@ -160,25 +189,7 @@ impl Shown<'_> {
         let requests: Vec<_> = tool
             .requests
             .iter()
-            .map(|request| {
-                let asked = Asked {
-                    capability: request.capability.clone(),
-                    reason: request.reason.clone(),
-                    tools: Vec::new(),
-                };
-                let (granted, by, lacks) = match asked.granted(self.grants) {
-                    Granted::Whole { by } => ("whole", by, None),
-                    Granted::Partly { by, lacks } => ("partly", by, Some(lacks)),
-                    Granted::Not => ("not", Vec::new(), None),
-                };
-                json!({
-                    "capability": capability_json(&request.capability),
-                    "reason": request.reason,
-                    "granted": granted,
-                    "by": by,
-                    "lacks": lacks,
-                })
-            })
+            .map(|request| self.asked_json(&asked(request)))
             .collect();
         json!({
             "name": tool.name,
@@ -191,6 +202,42 @@ impl Shown<'_> {
             "timeout_ms": tool.timeout.map(|timeout| timeout.as_millis() as u64),
             "requests": requests,
         })
+    }
+
+    fn asked_json(&self, asked: &Asked) -> Value {
+        let (granted, by, lacks) = match asked.granted(self.grants) {
+            Granted::Whole { by } => ("whole", by, None),
+            Granted::Partly { by, lacks } => ("partly", by, Some(lacks)),
+            Granted::Not => ("not", Vec::new(), None),
+        };
+        json!({
+            "capability": capability_json(&asked.capability),
+            "reason": asked.reason,
+            "granted": granted,
+            "by": by,
+            "lacks": lacks,
+        })
+    }
+
+    fn could_use(&self) -> Vec<Asked> {
+        self.inspection.could_use().iter().map(asked).collect()
+    }
+
+    /// Imports that this host does not have.
+    fn missing(&self) -> Vec<&String> {
+        let imports = self.inspection.imports.iter();
+        imports
+            .filter(|import| ImportNeeds::of(import) == ImportNeeds::Missing)
+            .collect()
+    }
+
+    /// The lines of settings that grant what is not granted yet.
+    fn grants_to_add(&self) -> Option<String> {
+        let mut all = Asked::of(self.tools());
+        if all.is_empty() {
+            all = self.could_use();
+        }
+        requests::lines_to_add(self.plugin, &all, self.grants)
     }
 
     fn text(&self) -> String {
@@ -215,9 +262,19 @@ impl Shown<'_> {
                 }
             }
         }
-        let asked = Asked::of(self.tools());
-        if let Some(lines) = requests::lines_to_add(self.plugin, &asked, self.grants) {
-            text.push_str("\nto grant what it asks for, in agentloop.toml:\n\n");
+        let could_use = self.could_use();
+        if !could_use.is_empty() {
+            text.push_str("\nit declares nothing, and could use, if you grant it:\n");
+            for asked in &could_use {
+                self.asked_text(asked, "  ", &mut text);
+            }
+        }
+        if let Some(lines) = self.grants_to_add() {
+            text.push_str(if could_use.is_empty() {
+                "\nto grant what it asks for, in agentloop.toml:\n\n"
+            } else {
+                "\nto grant such things, in agentloop.toml, what of it it needs:\n\n"
+            });
             for line in lines.lines() {
                 text.push_str(&format!("  {line}\n"));
             }
@@ -235,8 +292,9 @@ impl Shown<'_> {
             text.push_str(&format!("\n{}\n", dim.apply_to("imports")));
             for import in &self.inspection.imports {
                 text.push_str(&format!(
-                    "  {}\n",
-                    dim.apply_to(one_line(import, MAX_LINE_CHARS))
+                    "  {}{}\n",
+                    dim.apply_to(one_line(import, MAX_LINE_CHARS)),
+                    self.import_note(import)
                 ));
             }
         }
@@ -260,24 +318,57 @@ impl Shown<'_> {
         for argument in arguments(&tool.input_schema) {
             text.push_str(&format!("    {argument}\n"));
         }
-        for asked in Asked::of([tool]) {
-            let state = match asked.granted(self.grants) {
-                Granted::Whole { by } => {
-                    good().apply_to(harmless(&format!("granted: {}", by.join("; "))))
-                }
-                Granted::Partly { by, lacks } => caution().apply_to(harmless(&format!(
-                    "granted in part: {}; not {lacks}",
-                    by.join("; ")
-                ))),
-                Granted::Not => caution().apply_to("not granted".to_owned()),
-            };
-            text.push_str(&format!(
-                "  asks to {}: {}\n    {}\n",
-                one_line(&asked.capability.to_string(), MAX_LINE_CHARS),
-                one_line(&asked.reason, MAX_LINE_CHARS),
-                state.for_stdout(),
-            ));
+        // What the component as a whole could use stands once, below.
+        if self.inspection.could_use().is_empty() {
+            for asked in Asked::of([tool]) {
+                self.asked_text(&asked, "  asks to ", text);
+            }
         }
+    }
+
+    fn asked_text(&self, asked: &Asked, lead: &str, text: &mut String) {
+        let state = match asked.granted(self.grants) {
+            Granted::Whole { by } => {
+                good().apply_to(harmless(&format!("granted: {}", by.join("; "))))
+            }
+            Granted::Partly { by, lacks } => caution().apply_to(harmless(&format!(
+                "granted in part: {}; not {lacks}",
+                by.join("; ")
+            ))),
+            Granted::Not => caution().apply_to("not granted".to_owned()),
+        };
+        text.push_str(&format!(
+            "{lead}{}: {}\n    {}\n",
+            one_line(&asked.capability.to_string(), MAX_LINE_CHARS),
+            one_line(&asked.reason, MAX_LINE_CHARS),
+            state.for_stdout(),
+        ));
+    }
+
+    fn import_note(&self, import: &str) -> String {
+        // Core modules import other things than interfaces.
+        if self.inspection.file == FileKind::CoreModule {
+            return String::new();
+        }
+        match ImportNeeds::of(import) {
+            ImportNeeds::Nothing => String::new(),
+            ImportNeeds::Folders => "  only granted folders".to_owned(),
+            ImportNeeds::Http => "  only granted origins".to_owned(),
+            ImportNeeds::Environment => "  only granted variables".to_owned(),
+            ImportNeeds::Refused => "  always refused".to_owned(),
+            ImportNeeds::Missing => {
+                let note = bad().for_stdout().apply_to("this host does not have it");
+                format!("  {note}")
+            }
+        }
+    }
+}
+
+fn asked(request: &Request) -> Asked {
+    Asked {
+        capability: request.capability.clone(),
+        reason: request.reason.clone(),
+        tools: Vec::new(),
     }
 }
 
@@ -291,6 +382,8 @@ fn kind_in_words(file: &FileKind) -> String {
             "a component with plain functions, each of which is a tool".to_owned()
         }
         FileKind::Command => "a component that runs as a program".to_owned(),
+        FileKind::Http => "a component that answers HTTP requests".to_owned(),
+        FileKind::Act => "an ACT component".to_owned(),
         FileKind::Component => "a component without tools".to_owned(),
         FileKind::CoreModule => "a core WebAssembly module".to_owned(),
         FileKind::NotWasm { looks_like } => (*looks_like).to_owned(),

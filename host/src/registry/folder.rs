@@ -14,7 +14,7 @@ use crate::{
     capability::{Grants, OperatorLimits},
     ids::PluginName,
     registry::{Plugin, SetAside},
-    sandbox::{MAX_COMPONENT_BYTES, Sandbox},
+    sandbox::{Beside, MANIFEST_BYTES, MAX_COMPONENT_BYTES, Sandbox},
 };
 
 /// What the folders held.
@@ -44,14 +44,25 @@ pub async fn load(
         }
     }
     let loads = files.into_iter().map(|file| async move {
-        let Found { path, stem, wasm } = file;
+        let Found {
+            path,
+            stem,
+            wasm,
+            manifest,
+        } = file;
         let component = match (stem, wasm) {
             (None, _) => Err("its name is not UTF-8; rename it".to_owned()),
             (_, Err(why)) => Err(why),
-            (Some(stem), Ok(wasm)) => match sandbox.load(wasm).await {
-                Ok(component) => Ok((PluginName::of_file_stem(&stem), component)),
-                Err(error) => Err(error.to_string()),
-            },
+            (Some(stem), Ok(wasm)) => {
+                let beside = manifest.map(|manifest| Beside {
+                    program: stem.clone(),
+                    manifest,
+                });
+                match sandbox.load_with(wasm, beside).await {
+                    Ok(component) => Ok((PluginName::of_file_stem(&stem), component)),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
         };
         (path, component)
     });
@@ -85,6 +96,8 @@ struct Found {
     /// `None`: not UTF-8.
     stem: Option<String>,
     wasm: Result<Arc<[u8]>, String>,
+    /// The `.toml` of the same name, if there is one that can be read.
+    manifest: Option<String>,
 }
 
 /// Sorted, since the order in which a folder lists its files is nobody's promise.
@@ -107,8 +120,22 @@ fn list(folder: &Path) -> std::io::Result<Vec<Found>> {
             .and_then(|stem| stem.to_str())
             .map(str::to_owned),
         wasm: read(&dir, Path::new(&name)),
+        manifest: manifest(&dir, &Path::new(&name).with_extension("toml")),
     });
     Ok(found.collect())
+}
+
+fn manifest(dir: &Dir, name: &Path) -> Option<String> {
+    let file = dir.open(name).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    // One more than the bound, so that one that is too long is told.
+    file.take(MANIFEST_BYTES as u64 + 1)
+        .read_to_string(&mut text)
+        .ok()?;
+    Some(text)
 }
 
 fn read(dir: &Dir, name: &Path) -> Result<Arc<[u8]>, String> {

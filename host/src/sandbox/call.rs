@@ -11,8 +11,9 @@ use super::{
     ending::{self, Facts, Ran},
     engine::Ticking,
     executor::within,
+    kinds::Call,
     load::Linked,
-    output::GuestOutput,
+    output::{Captured, GuestOutput},
     refusal,
     store::{self, StoreLimits},
     wasi,
@@ -57,7 +58,26 @@ impl Running {
             deadline,
             _slot,
         } = self;
-        let opening = wasi_context(&reach, &output);
+        let process = match linked.kind.process(&arguments) {
+            Ok(process) => process,
+            Err(fault) => {
+                return Ending {
+                    outcome: ToolOutcome::InvalidArguments {
+                        faults: vec![fault],
+                    },
+                    ran: started.elapsed(),
+                    peak_memory_bytes: 0,
+                    fuel_used: None,
+                };
+            }
+        };
+        let printed = Captured::new(limits.output_bytes);
+        let surroundings = wasi::Surroundings {
+            output: output.clone(),
+            process,
+            printed: printed.clone(),
+        };
+        let opening = wasi_context(&reach, surroundings);
         let wasi = match within(deadline, opening).await {
             Some(Ok(wasi)) => wasi,
             Some(Err(why)) => return Ending::internal(why),
@@ -84,7 +104,13 @@ impl Running {
             Ok(store) => store,
             Err(e) => return Ending::internal(format!("{e:#}")),
         };
-        let calling = linked.kind.call(&mut store, &tool, arguments);
+        let call = Call {
+            tool: &tool,
+            arguments,
+            printed: &printed,
+            limit_bytes: limits.output_bytes,
+        };
+        let calling = linked.kind.call(&mut store, call);
         let returned = within(deadline, calling).await;
         let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let ran = match returned {
@@ -133,15 +159,15 @@ impl Running {
 /// Opening a folder can block (a network share), so it happens off the guests' workers.
 async fn wasi_context(
     reach: &Reach,
-    output: &GuestOutput,
+    surroundings: wasi::Surroundings,
 ) -> Result<wasmtime_wasi::WasiCtx, String> {
     if reach.folders.is_empty() {
-        return Ok(wasi::without_folders(&reach.environment, output));
+        return Ok(wasi::without_folders(&reach.environment, surroundings));
     }
     let (folders, environment) = (reach.folders.clone(), reach.environment.clone());
-    let output = output.clone();
-    let opened =
-        tokio::task::spawn_blocking(move || wasi::with_folders(&folders, &environment, &output));
+    let opened = tokio::task::spawn_blocking(move || {
+        wasi::with_folders(&folders, &environment, surroundings)
+    });
     match opened.await {
         Ok(Ok(wasi)) => Ok(wasi),
         Ok(Err(e)) => {

@@ -6,12 +6,12 @@ use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload};
 
 use super::{
     LoadError,
-    kinds::{self, DocsSections, Offer},
+    kinds::{self, DocsSections, Manifest, Offer},
     limits::MAX_COMPONENT_BYTES,
     metadata::{self, Definitions, MetadataError, SECTION},
     text::shown,
 };
-use crate::ids::ComponentDigest;
+use crate::{capability::Request, ids::ComponentDigest};
 
 /// The interface that makes a component a plugin.
 const TOOLS_INTERFACE: &str = "agentloop:tool/tools";
@@ -27,7 +27,8 @@ pub struct Inspection {
     pub digest: ComponentDigest,
     pub size_bytes: usize,
     pub file: FileKind,
-    /// The interfaces that a component needs of its host: an upper bound of what it can ask for.
+    /// The interfaces that a component needs of its host: an upper bound of what it can ask for. Of a core
+    /// module, the modules that it imports from.
     pub imports: Vec<String>,
     pub exports: Vec<String>,
     /// What the custom section says, or the types of plain functions; absent in components that have to be
@@ -35,6 +36,15 @@ pub struct Inspection {
     pub metadata: Option<Result<Definitions, MetadataError>>,
     /// How its tools are called, if it has some that this host can call.
     pub(super) offer: Option<Offer>,
+}
+
+/// What stands beside a file and belongs to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beside {
+    /// The file's name without its ending.
+    pub program: String,
+    /// The text of `NAME.toml`, which makes a program a tool.
+    pub manifest: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,8 +55,12 @@ pub enum FileKind {
     },
     /// A component that exports plain functions, at its root or in interfaces of its own.
     Functions,
-    /// A component that runs as a program (`wasi:cli/run`).
+    /// A component that runs as a program (`wasi:cli/run`): a tool if a manifest says how.
     Command,
+    /// A component that answers HTTP requests (`wasi:http/incoming-handler`).
+    Http,
+    /// A component of ACT (`act:tools/tool-provider`), which this host can't call yet.
+    Act,
     /// A component that exports nothing that can be called.
     Component,
     /// WebAssembly 1.0 without the component layer.
@@ -64,6 +78,11 @@ pub enum FileKind {
 /// Reads what a file is. Takes about a millisecond for each MiB, most of it for the digest; for plain functions
 /// some more, since their types are read.
 pub fn inspect(wasm: &[u8]) -> Inspection {
+    inspect_with(wasm, None)
+}
+
+/// As [`inspect`], with what stands beside the file.
+pub fn inspect_with(wasm: &[u8], beside: Option<&Beside>) -> Inspection {
     let mut found = Found::default();
     let file = match looks_like(wasm) {
         Some(looks_like) => FileKind::NotWasm { looks_like },
@@ -99,7 +118,26 @@ pub fn inspect(wasm: &[u8]) -> Inspection {
             }
             Err(error) => inspection.metadata = Some(Err(error)),
         },
-        FileKind::Command
+        FileKind::Command => {
+            let requests = kinds::requests_of_imports(&inspection.imports);
+            let manifest =
+                beside.map(|beside| Manifest::read(&beside.manifest, &beside.program, requests));
+            inspection.metadata = manifest.map(|manifest| {
+                let manifest = manifest?;
+                let tools = vec![manifest.tool().clone()];
+                inspection.offer = Some(Offer::Command(Arc::new(manifest)));
+                Ok(Definitions {
+                    tools,
+                    set_aside: Vec::new(),
+                })
+            });
+        }
+        FileKind::Http => {
+            let requests = kinds::requests_of_imports(&inspection.imports);
+            inspection.metadata = Some(Ok(kinds::http_definitions(requests)));
+            inspection.offer = Some(Offer::Http);
+        }
+        FileKind::Act
         | FileKind::Component
         | FileKind::CoreModule
         | FileKind::NotWasm { .. }
@@ -108,7 +146,58 @@ pub fn inspect(wasm: &[u8]) -> Inspection {
     inspection
 }
 
+/// What an import of a component comes to in this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImportNeeds {
+    /// It is there for every tool.
+    Nothing,
+    /// It is there, with nothing behind it unless a folder is granted.
+    Folders,
+    /// It is there, and refuses what is not granted.
+    Http,
+    /// It is there, and holds what is granted.
+    Environment,
+    /// It is there and refuses everything: no grant opens it.
+    Refused,
+    /// This host does not have it, so that the component can't be loaded.
+    Missing,
+}
+
+impl ImportNeeds {
+    pub fn of(import: &str) -> Self {
+        let from = |interface: &str| import.starts_with(interface);
+        if !is_known(import) {
+            Self::Missing
+        } else if from("wasi:filesystem/") {
+            Self::Folders
+        } else if from("wasi:http/outgoing-handler@") {
+            Self::Http
+        } else if from("wasi:cli/environment@") {
+            Self::Environment
+        } else if from("wasi:sockets/") {
+            Self::Refused
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
 impl Inspection {
+    /// What a component that declares nothing could use, if it were granted. Empty for one that declares what
+    /// it asks for.
+    pub fn could_use(&self) -> Vec<Request> {
+        match self.file {
+            FileKind::Functions | FileKind::Command | FileKind::Http | FileKind::Act => {
+                kinds::requests_of_imports(&self.imports)
+            }
+            FileKind::Tool { .. }
+            | FileKind::Component
+            | FileKind::CoreModule
+            | FileKind::NotWasm { .. }
+            | FileKind::Damaged { .. } => Vec::new(),
+        }
+    }
+
     /// Whether this host can load it, as far as reading tells.
     pub fn check(&self) -> Result<(), LoadError> {
         if self.size_bytes > MAX_COMPONENT_BYTES {
@@ -123,7 +212,13 @@ impl Inspection {
                 why: why.clone(),
             }),
             FileKind::CoreModule => Err(LoadError::CoreModule),
-            FileKind::Command => Err(LoadError::Command),
+            FileKind::Command => match &self.metadata {
+                None => Err(LoadError::Command),
+                Some(Err(error)) => Err(LoadError::Manifest(error.clone())),
+                Some(Ok(_)) => check_imports(&self.imports),
+            },
+            FileKind::Http => check_imports(&self.imports),
+            FileKind::Act => Err(LoadError::Act),
             FileKind::Component => Err(LoadError::NoTools {
                 exports: names(&self.exports),
             }),
@@ -260,6 +355,14 @@ impl Found {
                         keep(&mut self.imports, import.map_err(damaged)?.name.name);
                     }
                 }
+                Payload::ImportSection(imports) if depth == 1 => {
+                    for import in imports.into_imports() {
+                        let module = import.map_err(damaged)?.module;
+                        if !self.imports.iter().any(|name| name == module) {
+                            keep(&mut self.imports, module);
+                        }
+                    }
+                }
                 Payload::ComponentExportSection(exports) if depth == 1 => {
                     for export in exports {
                         let export = export.map_err(damaged)?;
@@ -304,8 +407,10 @@ impl Found {
         tools.sort_by_key(|version| version.as_deref().and_then(Version::parse) != Some(CONTRACT));
         match tools.into_iter().next() {
             Some(version) => FileKind::Tool { version },
+            None if !versions("act:tools/tool-provider").is_empty() => FileKind::Act,
             None if self.functions => FileKind::Functions,
             None if !versions("wasi:cli/run").is_empty() => FileKind::Command,
+            None if !versions("wasi:http/incoming-handler").is_empty() => FileKind::Http,
             None => FileKind::Component,
         }
     }

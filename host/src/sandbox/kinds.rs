@@ -5,9 +5,14 @@
 //! | kind | a tool is | known by | its definitions come from |
 //! |---|---|---|---|
 //! | [`contract`] | what `list` names | `agentloop:tool/tools` | the custom section, or a closed run of `list` |
-//! | [`plain`] | each exported function | nothing else that this host knows | its WIT types and their doc comments |
+//! | [`plain`] | each exported function | functions of its own | its WIT types and their doc comments |
+//! | [`command`] | the program | `wasi:cli/run` | the manifest beside the file, see [`manifest`] |
+//! | [`http`] | a request that it answers | `wasi:http/incoming-handler` | this host |
 
+mod command;
 mod contract;
+mod http;
+mod manifest;
 mod plain;
 
 use std::sync::Arc;
@@ -19,9 +24,12 @@ pub(super) use self::plain::{
     docs::SECTION as DOCS_SECTION,
     functions::{DocsSections, Functions, functions, is_foreign},
 };
-use self::{contract::Contract, plain::Plain};
+use self::{command::Command, contract::Contract, http::Http, plain::Plain};
+pub(super) use self::{command::Process, manifest::Manifest};
 use super::{
-    bindings::agentloop::tool::types::{CallError, Content, ToolDefinition},
+    bindings::agentloop::tool::types::{self as wit, CallError, Content},
+    metadata::Definitions,
+    output::Captured,
     store::CallState,
 };
 use crate::{
@@ -39,6 +47,28 @@ pub(super) enum Offer {
     Contract,
     /// As plain functions.
     Functions(Arc<Functions>),
+    /// As a program.
+    Command(Arc<Manifest>),
+    /// As a web server.
+    Http,
+}
+
+/// One call of a tool.
+pub(super) struct Call<'a> {
+    pub(super) tool: &'a ToolName,
+    pub(super) arguments: Map<String, Value>,
+    /// What a program printed, see [`Kind::process`].
+    pub(super) printed: &'a Captured,
+    /// What the answer may hold. An adapter may stop early at more; it need not.
+    pub(super) limit_bytes: usize,
+}
+
+/// The one tool of a web server.
+pub(super) fn http_definitions(requests: Vec<Request>) -> Definitions {
+    Definitions {
+        tools: http::definition(requests).into_iter().collect(),
+        set_aside: Vec::new(),
+    }
 }
 
 /// What a component could use, for kinds that declare nothing: whatever the operator grants to it by name, of
@@ -80,6 +110,8 @@ pub(super) fn requests_of_imports(imports: &[String]) -> Vec<Request> {
 pub(super) enum Kind {
     Contract(Contract),
     Plain(Plain),
+    Command(Command),
+    Http(Http),
 }
 
 impl Kind {
@@ -87,19 +119,30 @@ impl Kind {
         Ok(match offer {
             Offer::Contract => Self::Contract(Contract::link(pre)?),
             Offer::Functions(functions) => Self::Plain(Plain::link(pre, functions.clone())?),
+            Offer::Command(manifest) => Self::Command(Command::link(pre, manifest.clone())?),
+            Offer::Http => Self::Http(Http::link(pre)?),
         })
+    }
+
+    /// What a call's surroundings hold beyond its reach, or what is wrong with its arguments.
+    pub(super) fn process(&self, arguments: &Map<String, Value>) -> Result<Process, String> {
+        match self {
+            Self::Command(command) => command.process(arguments),
+            Self::Contract(_) | Self::Plain(_) | Self::Http(_) => Ok(Process::default()),
+        }
     }
 
     /// Makes the instance and the call. The outer error is a trap.
     pub(super) async fn call(
         &self,
         store: &mut Store<CallState>,
-        tool: &ToolName,
-        arguments: Map<String, Value>,
+        call: Call<'_>,
     ) -> wasmtime::Result<Answer> {
         match self {
-            Self::Contract(contract) => contract.call(store, tool, arguments).await,
-            Self::Plain(plain) => plain.call(store, tool, arguments).await,
+            Self::Contract(contract) => contract.call(store, call.tool, call.arguments).await,
+            Self::Plain(plain) => plain.call(store, call.tool, call.arguments).await,
+            Self::Command(command) => command.call(store, call.printed).await,
+            Self::Http(http) => http.call(store, &call.arguments, call.limit_bytes).await,
         }
     }
 
@@ -107,10 +150,10 @@ impl Kind {
     pub(super) async fn list(
         &self,
         store: &mut Store<CallState>,
-    ) -> wasmtime::Result<Vec<ToolDefinition>> {
+    ) -> wasmtime::Result<Vec<wit::ToolDefinition>> {
         match self {
             Self::Contract(contract) => contract.list(store).await,
-            Self::Plain(_) => Ok(Vec::new()),
+            Self::Plain(_) | Self::Command(_) | Self::Http(_) => Ok(Vec::new()),
         }
     }
 
@@ -118,7 +161,7 @@ impl Kind {
     pub(super) fn declares_requests(&self) -> bool {
         match self {
             Self::Contract(_) => true,
-            Self::Plain(_) => false,
+            Self::Plain(_) | Self::Command(_) | Self::Http(_) => false,
         }
     }
 }

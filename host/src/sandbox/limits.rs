@@ -58,6 +58,11 @@ pub const TITLE_BYTES: usize = 256;
 pub const DESCRIPTION_BYTES: usize = 8 << 10;
 pub const SCHEMA_BYTES: usize = 256 << 10;
 pub const REASON_BYTES: usize = 512;
+/// The file beside a program that makes it a tool.
+pub const MANIFEST_BYTES: usize = 64 << 10;
+/// Arguments of a program, and their text together.
+pub const ARGV_ITEMS: usize = 1024;
+pub const ARGV_BYTES: usize = 128 << 10;
 /// How deep the types of a plain function may be nested; a schema nests two to three times as deep.
 pub const TYPE_DEPTH: usize = 24;
 /// Parts of the types of a plain function, written out.

@@ -13,7 +13,7 @@ use super::{
     ending,
     engine::{GuestEngine, Profile},
     executor::within,
-    inspect::inspect,
+    inspect::{Beside, FileKind, inspect_with},
     kinds::{Kind, Offer},
     limits::{
         COMPILE_WAIT, MAX_COMPONENT_BYTES, MEMORIES_PER_CALL, METADATA_ATTEMPTS, METADATA_BYTES,
@@ -51,12 +51,20 @@ pub enum LoadError {
     )]
     Damaged { at: usize, size: usize, why: String },
     #[error(
-        "it is a program (it exports `wasi:cli/run`) and no tools; a plugin exports \
-         `agentloop:tool/tools`, which agentloop-sdk does with `tools![…]`"
+        "it is a program (it exports `wasi:cli/run`); to make it a tool, write a file of its name with the ending \
+         `.toml` beside it, with `description`, `argv` and `input_schema`"
     )]
     Command,
+    #[error("{0}")]
+    Manifest(MetadataError),
     #[error(
-        "it is a component without tools: a plugin exports `agentloop:tool/tools`, and this one exports {exports}"
+        "it is an ACT component (it exports `act:tools/tool-provider`), whose functions are asynchronous: WASI 0.3, \
+         which this host does not run yet"
+    )]
+    Act,
+    #[error(
+        "it is a component without tools: a plugin exports `agentloop:tool/tools` or functions of its own, and this \
+         one exports {exports}"
     )]
     NoTools { exports: String },
     #[error("it was built against `agentloop:tool` {found}, and this host speaks 0.1: {side}")]
@@ -103,12 +111,23 @@ pub(super) struct Linked {
 impl Sandbox {
     /// Checks, compiles (or takes from the cache) and links a component, and reads its tools' definitions.
     pub async fn load(&self, wasm: Arc<[u8]>) -> Result<Component, LoadError> {
+        self.load_with(wasm, None).await
+    }
+
+    /// As [`Sandbox::load`], with what stands beside the file.
+    pub async fn load_with(
+        &self,
+        wasm: Arc<[u8]>,
+        beside: Option<Beside>,
+    ) -> Result<Component, LoadError> {
         if wasm.len() > MAX_COMPONENT_BYTES {
             return Err(LoadError::TooLarge { bytes: wasm.len() });
         }
         let inspection = {
             let wasm = wasm.clone();
-            self.blocking(move || inspect(&wasm)).await?
+            let beside = beside.clone();
+            self.blocking(move || inspect_with(&wasm, beside.as_ref()))
+                .await?
         };
         inspection.check()?;
         let digest = inspection.digest;
@@ -127,8 +146,16 @@ impl Sandbox {
             Some(definitions) => definitions.map_err(LoadError::Section)?,
             None => self.list(&plain).await?,
         };
+        // What a program does as a tool is in its manifest as well, and whoever agreed to one agreed to both.
+        let identity = match (&inspection.file, beside) {
+            (FileKind::Command, Some(beside)) => {
+                ComponentDigest::of(format!("{digest}\n{}", beside.manifest).as_bytes())
+            }
+            _ => digest,
+        };
         Ok(Component {
             parts: Arc::new(ComponentParts {
+                identity,
                 digest,
                 definitions,
                 plain,

@@ -50,6 +50,8 @@ pub enum MetadataError {
     TooManyTools { count: usize },
     #[error("the types of its functions can't be read: {why}")]
     Types { why: String },
+    #[error("its manifest can't be used: {why}")]
+    Manifest { why: String },
     #[error("it is a WIT package and no component: there is nothing in it to call")]
     WitPackage,
 }
@@ -71,6 +73,14 @@ pub(super) fn from_section(json: &[u8]) -> Result<Definitions, MetadataError> {
         )
     });
     definitions(tools)
+}
+
+/// One tool, written as in the section.
+pub(super) fn from_value(tool: Value) -> Result<ToolDefinition, String> {
+    ClaimedTool::deserialize(tool)
+        .map_err(|e| e.to_string())
+        .and_then(ClaimedTool::check)
+        .map_err(|why| shown(&why, 500, false))
 }
 
 /// Takes what `list` gave.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::{
     cli::{IsTerminal, StdoutStream},
-    p2::{OutputStream, Pollable, StreamResult},
+    p2::{OutputStream, Pollable, StreamError, StreamResult},
 };
 
 use super::{
@@ -234,6 +234,109 @@ impl AsyncWrite for GuestStream {
     ) -> Poll<std::io::Result<usize>> {
         self.output.wrote(self.stream, bytes);
         Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Standard output that is an answer: kept instead of told, up to a bound. A program that prints more is
+/// stopped.
+#[derive(Clone)]
+pub(super) struct Captured(Arc<Mutex<Kept>>);
+
+struct Kept {
+    bytes: Vec<u8>,
+    limit_bytes: usize,
+}
+
+impl Captured {
+    pub(super) fn new(limit_bytes: usize) -> Self {
+        Self(Arc::new(Mutex::new(Kept {
+            bytes: Vec::new(),
+            limit_bytes,
+        })))
+    }
+
+    /// Whether more was printed than the bound; then one byte more than that is kept.
+    pub(super) fn is_over(&self) -> bool {
+        let kept = self.kept();
+        kept.bytes.len() > kept.limit_bytes
+    }
+
+    pub(super) fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut self.kept().bytes)
+    }
+
+    /// False: it is over.
+    fn keep(&self, bytes: &[u8]) -> bool {
+        let mut kept = self.kept();
+        let room = kept.limit_bytes.saturating_add(1) - kept.bytes.len();
+        kept.bytes
+            .extend_from_slice(&bytes[..bytes.len().min(room)]);
+        kept.bytes.len() <= kept.limit_bytes
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl IsTerminal for Captured {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for Captured {
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+}
+
+#[async_trait::async_trait]
+impl Pollable for Captured {
+    async fn ready(&mut self) {}
+}
+
+impl OutputStream for Captured {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        if self.keep(&bytes) {
+            Ok(())
+        } else {
+            Err(StreamError::trap("it printed more than an answer may hold"))
+        }
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(LINES_BYTES)
+    }
+}
+
+impl AsyncWrite for Captured {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Poll::Ready(if self.keep(bytes) {
+            Ok(bytes.len())
+        } else {
+            Err(std::io::ErrorKind::FileTooLarge.into())
+        })
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {

@@ -4,18 +4,21 @@
 //! |---|---|
 //! | files | the granted folders at their guest paths, read-only unless granted for writing; wasmtime-wasi opens everything below them without leaving them, through links included |
 //! | environment | the granted variables, by name |
-//! | arguments, working directory, standard input | none |
-//! | standard output and error | lines for the operator, see [`super::output`] |
+//! | arguments, standard input | none; for programs what their manifest says |
+//! | standard output and error | lines for the operator, see [`super::output`]; a program's output is its answer |
+//! | working directory | none |
 //! | clocks, randomness | yes, at most [`RANDOM_BYTES`] of it at once |
 //! | sockets, name look-up | none |
 //! | `wasi:http` | through [`super::egress`] |
 //! | exit | ends the call as a trap does |
 
-use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder};
+use bytes::Bytes;
+use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, p2::pipe::MemoryInputPipe};
 
 use super::{
+    kinds::Process,
     limits::RANDOM_BYTES,
-    output::{GuestOutput, GuestStream, Stream},
+    output::{Captured, GuestOutput, GuestStream, Stream},
 };
 use crate::capability::{Access, EnvironmentGrant, FolderGrant};
 
@@ -28,21 +31,43 @@ pub(super) struct FolderError {
     why: String,
 }
 
-pub(super) fn closed(output: &GuestOutput) -> WasiCtx {
-    base(&[], output).build()
+/// Where the three streams of a call lead, and its arguments.
+pub(super) struct Surroundings {
+    pub(super) output: GuestOutput,
+    pub(super) process: Process,
+    /// Takes standard output if the process says so.
+    pub(super) printed: Captured,
 }
 
-pub(super) fn without_folders(environment: &[EnvironmentGrant], output: &GuestOutput) -> WasiCtx {
-    base(environment, output).build()
+impl Surroundings {
+    /// Those of a component that is no program.
+    pub(super) fn none(output: &GuestOutput) -> Self {
+        Self {
+            output: output.clone(),
+            process: Process::default(),
+            printed: Captured::new(0),
+        }
+    }
+}
+
+pub(super) fn closed(output: &GuestOutput) -> WasiCtx {
+    base(&[], Surroundings::none(output)).build()
+}
+
+pub(super) fn without_folders(
+    environment: &[EnvironmentGrant],
+    surroundings: Surroundings,
+) -> WasiCtx {
+    base(environment, surroundings).build()
 }
 
 /// Opens the folders: may block.
 pub(super) fn with_folders(
     folders: &[FolderGrant],
     environment: &[EnvironmentGrant],
-    output: &GuestOutput,
+    surroundings: Surroundings,
 ) -> Result<WasiCtx, FolderError> {
-    let mut wasi = base(environment, output);
+    let mut wasi = base(environment, surroundings);
     for folder in folders {
         let perms = match folder.access {
             Access::Read => FsPerms::ReadOnly,
@@ -58,10 +83,23 @@ pub(super) fn with_folders(
     Ok(wasi.build())
 }
 
-fn base(environment: &[EnvironmentGrant], output: &GuestOutput) -> WasiCtxBuilder {
+fn base(environment: &[EnvironmentGrant], surroundings: Surroundings) -> WasiCtxBuilder {
+    let Surroundings {
+        output,
+        process,
+        printed,
+    } = surroundings;
     let mut wasi = WasiCtxBuilder::new();
-    wasi.stdout(GuestStream::new(output, Stream::Out));
-    wasi.stderr(GuestStream::new(output, Stream::Err));
+    if process.captures {
+        wasi.stdout(printed);
+    } else {
+        wasi.stdout(GuestStream::new(&output, Stream::Out));
+    }
+    wasi.stderr(GuestStream::new(&output, Stream::Err));
+    if !process.stdin.is_empty() {
+        wasi.stdin(MemoryInputPipe::new(Bytes::from(process.stdin)));
+    }
+    wasi.args(&process.argv);
     wasi.max_random_size(RANDOM_BYTES);
     wasi.allow_tcp(false);
     wasi.allow_udp(false);

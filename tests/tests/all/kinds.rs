@@ -1,3 +1,6 @@
 //! Components that were not written for this host: each kind runs under the same limits, grants and endings.
 
+mod inspecting;
 mod plain;
+mod program;
+mod server;
