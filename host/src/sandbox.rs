@@ -98,8 +98,9 @@ pub struct Component {
 
 struct ComponentParts {
     /// The digest, or for a program that of it and its manifest.
-    identity: ComponentDigest,
     digest: ComponentDigest,
+    /// Of the file alone: what the compiled code is kept under.
+    wasm_digest: ComponentDigest,
     definitions: Definitions,
     plain: Linked,
     metered: OnceCell<Linked>,
@@ -266,7 +267,7 @@ impl Sandbox {
 impl Component {
     /// Of the file; for a program, of it and the manifest that makes it a tool.
     pub fn digest(&self) -> ComponentDigest {
-        self.parts.identity
+        self.parts.digest
     }
 
     /// From the custom section, or from one closed run of `list`.

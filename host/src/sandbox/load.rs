@@ -130,14 +130,14 @@ impl Sandbox {
                 .await?
         };
         inspection.check()?;
-        let digest = inspection.digest;
+        let wasm_digest = inspection.digest;
         let offer = inspection
             .offer
             .ok_or_else(|| internal("what it offers is not known"))?;
         let plain = self
             .link(
                 self.parts.plain.clone(),
-                digest,
+                wasm_digest,
                 wasm.clone(),
                 offer.clone(),
             )
@@ -147,16 +147,16 @@ impl Sandbox {
             None => self.list(&plain).await?,
         };
         // What a program does as a tool is in its manifest as well, and whoever agreed to one agreed to both.
-        let identity = match (&inspection.file, beside) {
+        let digest = match (&inspection.file, beside) {
             (FileKind::Command, Some(beside)) => {
-                ComponentDigest::of(format!("{digest}\n{}", beside.manifest).as_bytes())
+                ComponentDigest::of(format!("{wasm_digest}\n{}", beside.manifest).as_bytes())
             }
-            _ => digest,
+            _ => wasm_digest,
         };
         Ok(Component {
             parts: Arc::new(ComponentParts {
-                identity,
                 digest,
+                wasm_digest,
                 definitions,
                 plain,
                 metered: OnceCell::new(),
@@ -182,8 +182,13 @@ impl Sandbox {
             .metered
             .get_or_try_init(|| async {
                 let guest = self.metered_engine().await?;
-                self.link(guest, parts.digest, parts.wasm.clone(), parts.offer.clone())
-                    .await
+                self.link(
+                    guest,
+                    parts.wasm_digest,
+                    parts.wasm.clone(),
+                    parts.offer.clone(),
+                )
+                .await
             })
             .await
             .cloned()
