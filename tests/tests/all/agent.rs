@@ -11,13 +11,18 @@ use std::{
 use agentloop_host::{
     agent::{ApprovalHook, ToolLoop, allow_all, record::Journal, run::RunStatus, stop::Stopper},
     approvals::{Answer, ApprovalRequest, Approver, ApproverFailed},
+    capability::{Grants, OperatorLimits, TimeoutSetting},
     config::permissions::{Permissions, Rule},
     event::RunEvent,
-    registry::native::NativeTool,
+    ids::PluginName,
+    registry::{Plugin, Registry, native::NativeTool},
     tool::Canceller,
     transcript::{Message, ToolInput},
 };
-use agentloop_tests::agent::{Events, agent, assert_paired, calls, results, run, says, scripted};
+use agentloop_tests::{
+    agent::{Events, agent, agent_with, assert_paired, calls, results, run, says, scripted},
+    guests,
+};
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use tokio::sync::{Barrier, Notify};
@@ -461,6 +466,43 @@ fn asking(agent: &mut ToolLoop, approver: Option<Arc<Answers>>) {
     agent.deps.permissions = Permissions::default();
     agent.deps.permissions.ask = vec![Rule::parse("host.echo").unwrap()];
     agent.deps.approver = approver.map(|approver| approver as _);
+}
+
+/// Says yes once more time has passed than a call may take.
+struct Slow(Duration);
+
+#[async_trait]
+impl Approver for Slow {
+    async fn approve(&self, _: &ApprovalRequest) -> Result<Answer, ApproverFailed> {
+        tokio::time::sleep(self.0).await;
+        Ok(Answer::Once)
+    }
+}
+
+#[tokio::test]
+async fn waiting_for_a_person_is_not_charged_to_the_call() {
+    let timeout = Duration::from_millis(500);
+    let sandbox = guests::sandbox();
+    let plugin = Plugin {
+        name: PluginName::parse("helpful").unwrap(),
+        file: "helpful.wasm".to_owned(),
+        component: sandbox.load(guests::HELPFUL.into()).await.unwrap(),
+        grants: Grants::default(),
+        limits: OperatorLimits {
+            timeout: TimeoutSetting::After(timeout),
+            ..OperatorLimits::default()
+        },
+    };
+    let registry = Registry::with_plugins([], [plugin], Some(&sandbox), Vec::new()).unwrap();
+    let model = scripted(json!([
+        calls(&[("a", "echo", json!({"text": "still here"}))]),
+        says("done"),
+    ]));
+    let mut agent = agent_with(&model, registry);
+    agent.deps.permissions.ask = vec![Rule::parse("helpful.echo").unwrap()];
+    agent.deps.approver = Some(Arc::new(Slow(timeout * 2)));
+    let result = run(&agent, "go").await;
+    assert_eq!(results(&result.messages[2])[0].text(), "still here");
 }
 
 #[tokio::test]

@@ -373,6 +373,40 @@ async fn a_run_calls_tools_in_parallel_and_prints_the_last_word_alone() {
     }
 }
 
+/// What the README shows with a server of one's own. Of a small model only the protocol can be asked: that it
+/// calls, that the call runs in its sandbox, that the run ends, and with a history that is whole.
+#[test]
+#[ignore = "needs a local model: start llama-server as the README shows, name it in AGENTLOOP_LOCAL_MODEL \
+            (http://127.0.0.1:9321/v1), and run `cargo test --workspace -- --ignored a_local_model`"]
+fn a_local_model_calls_a_tool_offered_as_a_schema() {
+    let base_url = std::env::var("AGENTLOOP_LOCAL_MODEL")
+        .expect("AGENTLOOP_LOCAL_MODEL is the address of a server that speaks chat completions");
+    let person = Person::initialised();
+    let shown = ["--tools", "calc.calculate", "--tools-as-schema", "--json"];
+    let mut command = person.command(&["run", "--provider", "openai", "--model", "any"]);
+    command.args(["--base-url", &base_url]).args(shown);
+    command.arg("Add 17 and 25.");
+    let ran = finish(command.spawn().unwrap()).is(0);
+    let result = ran.json();
+    assert_paired(&result["messages"]);
+    let blocks: Vec<&Value> = result["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|message| message["content"].as_array().unwrap())
+        .collect();
+    let of_kind = |kind| blocks.iter().filter(move |block| block["type"] == kind);
+    assert!(
+        of_kind("tool_use").any(|call| call["name"] == "calculate"),
+        "{ran:?}"
+    );
+    assert!(
+        of_kind("tool_result").any(|result| result["is_error"] == false),
+        "{ran:?}"
+    );
+    assert_ne!(result["final_text"], "", "{ran:?}");
+}
+
 #[test]
 fn a_prompt_comes_as_an_argument_from_a_dash_or_a_pipe() {
     let person = Person::new();

@@ -1,6 +1,6 @@
 //! The shipped plugins, as people get them: the components inside the binary, in real sandboxes.
 
-use std::{collections::BTreeSet, fs, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, process::Command, time::Duration};
 
 use agentloop_host::{
     capability::{Access, FolderGrant, Grants, HttpGrant, OriginPattern},
@@ -13,6 +13,28 @@ use agentloop_tests::{
     servers::{Reply, Server},
 };
 use serde_json::{Value, json};
+
+/// They are a workspace of their own, with tests of their plain functions beside them.
+#[test]
+fn they_pass_their_own_tests() {
+    let workspace = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins");
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--locked", "--workspace"])
+        .current_dir(workspace)
+        .env(
+            "CARGO_TARGET_DIR",
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join("plugins"),
+        )
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .output()
+        .unwrap();
+    let report = String::from_utf8_lossy(&output.stdout);
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{talk}\n{report}");
+    let passed = report.matches("test result: ok.").count();
+    assert!(passed >= shipped::PLUGINS.len(), "{talk}\n{report}");
+}
 
 async fn plugin(sandbox: &Sandbox, name: &str) -> Guest {
     Guest::load(sandbox, shipped::get(name).unwrap().wasm).await
