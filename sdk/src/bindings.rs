@@ -1378,7 +1378,7 @@ pub mod exports {
                     /// tool has the fields of `tool-definition` in snake_case, schemas as JSON instead of text, and each
                     /// capability as an object with one key (`{"http": {"origin": …, "methods": […]}}`,
                     /// `{"folder": {"path": …, "access": "read"}}`, `{"environment": "NAME"}`). Only where that section is missing
-                    /// is this function run once, with nothing granted, a deadline of 100 ms and the memory limit of a call.
+                    /// is this function run when it is loaded, with nothing granted, a deadline of 100 ms and the memory limit of a call.
                     #[allow(async_fn_in_trait)]
                     fn list() -> _rt::Vec<ToolDefinition>;
                     /// Carry out one call.

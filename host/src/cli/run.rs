@@ -2,12 +2,13 @@
 
 use std::{
     io::{IsTerminal as _, Read as _, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 
 use crate::{
     agent::{RunResult, ToolLoop, record::Journal, stop::Stopper},
@@ -25,7 +26,10 @@ use crate::{
     event::Observer,
     ids::RunId,
     tool::Canceller,
-    transcript::Message,
+    transcript::{
+        Message,
+        repair::{self, Repair},
+    },
 };
 
 /// Longest prompt that is read from stdin.
@@ -192,9 +196,9 @@ fn set_given(flags: &mut Flags, given: &[(&str, &'static str, &Option<String>)])
 pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let prompt = prompt(args.prompt.as_deref())?;
     let output = args.output();
-    let mut messages = match &args.history {
+    let (mut messages, repairs) = match &args.history {
         Some(path) => history(path)?,
-        None => Vec::new(),
+        None => Default::default(),
     };
     let mut flags = global.flags();
     args.flags(&mut flags);
@@ -204,6 +208,7 @@ pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let stream_text = output == Output::Text && std::io::stdout().is_terminal();
     let show = Arc::new(Show::new(global.detail(), stream_text));
     show.notes(&app.notes);
+    show.notes(&repairs);
     let mut deps = app.deps();
     deps.approver = approver(&app.settings, args.asking.yes, &show, Asking::WherePossible);
     deps.observers.push(Arc::clone(&show) as Arc<dyn Observer>);
@@ -307,29 +312,27 @@ fn prompt(argument: Option<&str>) -> anyhow::Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// A list of messages, or a whole result of `--json`.
-fn history(path: &PathBuf) -> anyhow::Result<Vec<Message>> {
-    #[derive(serde::Deserialize)]
-    #[serde(untagged)]
-    enum History {
-        Messages(Vec<Message>),
-        Result { messages: Vec<Message> },
-    }
+/// The messages of a file, which holds a list of them or a whole result of `--json`, and what had to be mended.
+fn history(path: &Path) -> anyhow::Result<(Vec<Message>, Vec<String>)> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Misuse(format!(
             "can't read the history `{}`: {error}",
             path.display()
         ))
     })?;
-    let history: History = serde_json::from_str(&text).map_err(|error| {
+    let read = || {
+        let mut value: Value = serde_json::from_str(&text)?;
+        let messages = value.get_mut("messages").map(Value::take);
+        repair::from_value(messages.unwrap_or(value))
+    };
+    let (messages, repairs) = read().map_err(|error| {
         Misuse(format!(
             "`{}` is no conversation: {error}; it takes what `run --json` prints, or its `messages`",
             path.display()
         ))
     })?;
-    Ok(match history {
-        History::Messages(messages) | History::Result { messages } => messages,
-    })
+    let noted = |repair: Repair| format!("history `{}`: {repair}", path.display());
+    Ok((messages, repairs.into_iter().map(noted).collect()))
 }
 
 fn print(result: &RunResult, output: Output, text_shown: bool, show: &Show) -> anyhow::Result<()> {

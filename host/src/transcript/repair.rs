@@ -65,22 +65,34 @@ impl fmt::Display for Repair {
                 "a call's id `{}` was replaced by `{after}`, since ids have to be unique and well-formed",
                 shown(before)
             ),
-            Self::BlankTextsDropped { n } => write!(f, "{n} blank text blocks were dropped"),
-            Self::EmptyMessagesDropped { n } => write!(f, "{n} empty messages were dropped"),
-            Self::MessagesMerged { n } => {
-                write!(
-                    f,
-                    "{n} messages were merged with the one before, which had the same role"
-                )
+            Self::BlankTextsDropped { n } => {
+                write!(f, "{} dropped", were(*n, "blank text block"))
             }
-            Self::ForeignToRoleDropped { n } => {
-                write!(f, "{n} blocks were dropped that only an assistant can say")
+            Self::EmptyMessagesDropped { n } => {
+                write!(f, "{} dropped", were(*n, "empty message"))
             }
+            Self::MessagesMerged { n } => write!(
+                f,
+                "{} merged with the one before, which had the same role",
+                were(*n, "message")
+            ),
+            Self::ForeignToRoleDropped { n } => write!(
+                f,
+                "{} dropped that only an assistant can say",
+                were(*n, "block")
+            ),
             Self::BeginningAdded => write!(
                 f,
                 "a first user message was added, since the history began with the assistant"
             ),
         }
+    }
+}
+
+fn were(n: usize, what: &str) -> String {
+    match n {
+        1 => format!("1 {what} was"),
+        _ => format!("{n} {what}s were"),
     }
 }
 
@@ -91,9 +103,8 @@ pub fn outcome_unknown(tool: &str) -> String {
     )
 }
 
-/// Reads a stored history, whatever its ids, and repairs it. Fails where the text is not JSON or not messages.
-pub fn from_json(text: &str) -> Result<(Vec<Message>, Vec<Repair>), serde_json::Error> {
-    let mut value: Value = serde_json::from_str(text)?;
+/// Reads a stored history, whatever its ids, and repairs it. Fails where the value is not a list of messages.
+pub fn from_value(mut value: Value) -> Result<(Vec<Message>, Vec<Repair>), serde_json::Error> {
     let mut repairs = replace_ill_formed_ids(&mut value);
     let (messages, more) = repair(serde_json::from_value(value)?);
     repairs.extend(more);

@@ -485,6 +485,7 @@ async fn a_history_is_continued() {
         Answer::reply(json!([tool_use("c1", "add", json!({"a": 1, "b": 2}))])),
         Answer::text("Three."),
         Answer::text("As I said."),
+        Answer::text("Going on."),
     ]);
     let first = finish(person.ask(&endpoint, &["--json", "Add."]).spawn().unwrap()).is(0);
     let result = first.json();
@@ -499,6 +500,24 @@ async fn a_history_is_continued() {
     assert_eq!(messages.len(), 6, "{messages:#?}");
     assert_eq!(messages[..4], result["messages"].as_array().unwrap()[..4]);
     assert_paired(&second["messages"]);
+
+    // Ids that no endpoint takes, and a call that nobody answered.
+    let cut = json!([
+        {"role": "user", "content": [{"type": "text", "text": "Add."}]},
+        {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "fn:1", "name": "add", "input": {"a": 1, "b": 2}},
+        ]},
+    ]);
+    person.write("cut.json", cut.to_string());
+    let mended = ["--history", "cut.json", "Go on."];
+    finish(person.ask(&endpoint, &mended).spawn().unwrap())
+        .is(0)
+        .says(&[
+            "cut.json",
+            "a call's id `fn:1` was replaced",
+            "had no result",
+        ]);
+    assert_eq!(endpoint.refusals(), Vec::<String>::new());
 
     person.write("broken.json", "{\"messages\": 5}");
     let broken = ["--history", "broken.json", "Again?"];
