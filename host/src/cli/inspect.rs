@@ -454,6 +454,12 @@ fn kind_of_value(schema: &Value) -> String {
         let words: Vec<_> = words.iter().map(Value::to_string).collect();
         return words.join(" | ");
     }
+    // What may be null may be left out, which is said elsewhere.
+    if let Some([of, null]) = schema["anyOf"].as_array().map(Vec::as_slice)
+        && null["type"] == "null"
+    {
+        return kind_of_value(of);
+    }
     match &schema["type"] {
         Value::String(kind) if kind == "array" => {
             format!("array of {}", kind_of_value(&schema["items"]))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload};
+use wasmparser::{ComponentExternalKind, ComponentTypeRef, Encoding, Parser, Payload, TypeBounds};
 
 use super::{
     LoadError,
@@ -352,7 +352,11 @@ impl Found {
                 Payload::End(_) => depth = depth.saturating_sub(1),
                 Payload::ComponentImportSection(imports) if depth == 1 => {
                     for import in imports {
-                        keep(&mut self.imports, import.map_err(damaged)?.name.name);
+                        let import = import.map_err(damaged)?;
+                        // A type that is written out needs nobody to give it.
+                        if !matches!(import.ty, ComponentTypeRef::Type(TypeBounds::Eq(_))) {
+                            keep(&mut self.imports, import.name.name);
+                        }
                     }
                 }
                 Payload::ImportSection(imports) if depth == 1 => {

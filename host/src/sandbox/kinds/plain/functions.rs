@@ -85,6 +85,9 @@ pub(in super::super::super) fn functions(
                     continue;
                 }
                 let functions = resolve.interfaces[*id].functions.values();
+                // What componentize-py calls when it builds a component.
+                let functions = functions
+                    .filter(|function| (name.as_str(), &*function.name) != ("exports", "init"));
                 found.extend(functions.map(|function| (Some(name.clone()), function)));
             }
             WorldItem::Type { .. } => {}
