@@ -7,6 +7,7 @@ pub mod completions;
 pub mod config;
 pub mod demo;
 pub mod exit;
+pub mod import_policy;
 pub mod init;
 pub mod inspect;
 pub mod new;
@@ -88,6 +89,8 @@ pub enum Command {
     Tools(tools::ToolsArgs),
     /// Say what a .wasm file is, what it requests and what it is granted, without running it
     Inspect(inspect::InspectArgs),
+    /// Print a wassette policy (`policy.yaml`) as grants for agentloop.toml, and say what can't be carried over
+    ImportPolicy(import_policy::ImportPolicyArgs),
     /// Make a tool crate that builds
     New(new::NewArgs),
     /// Build tool crates, check the components, and install them
@@ -188,6 +191,7 @@ async fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
             let settings = cli.global.settings(cli.global.flags())?;
             return inspect::run(args, &|plugin| settings.grants_for(plugin));
         }
+        Command::ImportPolicy(args) => return import_policy::run(args),
         Command::Build(args) => {
             let settings = cli.global.settings(cli.global.flags())?;
             let project_dir = settings.project.path.parent().unwrap_or(Path::new("."));

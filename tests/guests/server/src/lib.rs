@@ -5,7 +5,6 @@ use wasip2::{
     http::types::{
         ErrorCode, Fields, IncomingRequest, OutgoingBody, OutgoingResponse, ResponseOutparam,
     },
-    io::streams::StreamError,
 };
 
 struct Server;
@@ -42,11 +41,8 @@ fn body(request: &IncomingRequest) -> String {
         return String::new();
     };
     let mut bytes = Vec::new();
-    loop {
-        match stream.blocking_read(4096) {
-            Ok(more) => bytes.extend(more),
-            Err(StreamError::Closed | StreamError::LastOperationFailed(_)) => break,
-        }
+    while let Ok(more) = stream.blocking_read(4096) {
+        bytes.extend(more);
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }

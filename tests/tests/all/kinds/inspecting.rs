@@ -135,3 +135,28 @@ fn servers_and_foreign_kinds_are_named() {
     assert_eq!(core.json["kind"], "core module");
     assert_eq!(core.json["imports"], json!(["wasi_snapshot_preview1"]));
 }
+
+/// What `import-policy` prints is what the settings take, and opens what the policy opened.
+#[test]
+fn a_policy_becomes_grants() {
+    let dir = tempfile::tempdir().unwrap();
+    let notes = dir.path().canonicalize().unwrap().join("notes");
+    fs::create_dir(&notes).unwrap();
+    let policy = format!(
+        "version: \"1.0\"\ndescription: \"for a test\"\npermissions:\n  storage:\n    allow:\n    - uri: \"fs://{}/**\"\n      access: [\"read\"]\n  network:\n    allow:\n    - host: \"api.example.org\"\n    - cidr: \"10.0.0.0/8\"\n",
+        notes.display()
+    );
+    fs::write(dir.path().join("plain.policy.yaml"), policy).unwrap();
+    let program = env!("CARGO_BIN_EXE_program");
+    let mut command = binary::command(program, dir.path(), &dir.path().join("home"));
+    let ran = binary::run(command.args(["import-policy", "plain.policy.yaml"]));
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stderr.contains("10.0.0.0/8"), "{}", ran.stderr);
+    let found = inspect("plain.wasm", guests::PLAIN, None, &ran.stdout);
+    assert_eq!(found.code, 0, "{}", found.text);
+    let could = &found.json["could_use"];
+    let by = could[0]["by"][0].as_str().unwrap();
+    assert!(by.starts_with("read") && by.contains("notes"), "{by}");
+    assert_eq!(could[1]["granted"], "whole", "{could}");
+    assert_eq!(could[2]["granted"], "not", "{could}");
+}
