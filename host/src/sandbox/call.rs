@@ -104,6 +104,7 @@ impl Running {
             Ok(store) => store,
             Err(e) => return Ending::internal(format!("{e:#}")),
         };
+        store.data_mut().variables.clone_from(&reach.environment);
         let call = Call {
             tool: &tool,
             arguments,

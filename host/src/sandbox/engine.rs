@@ -16,6 +16,7 @@ use wasmtime::{
 use super::{
     SandboxError,
     bindings::Tool,
+    imports,
     limits::{
         CALLS_PER_EXTRA_MEMORY, INSTANCE_METADATA_BYTES, INSTANCES_PER_CALL, MEMORIES_PER_CALL,
         TABLE_ELEMENTS, TABLES_PER_CALL, WASM_STACK_BYTES,
@@ -94,6 +95,7 @@ fn config(profile: Profile, pool_slots: Option<u32>) -> Config {
     config.max_wasm_stack(WASM_STACK_BYTES);
     config.memory_init_cow(true);
     config.wasm_component_model(true);
+    config.wasm_component_model_map(true);
     // Tools need none of these, and what is off can't have faults.
     config.wasm_threads(false);
     config.wasm_memory64(false);
@@ -148,6 +150,7 @@ fn linker(engine: &Engine) -> wasmtime::Result<Linker<CallState>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;
+    imports::config::add_to_linker(&mut linker)?;
     Tool::add_to_linker::<_, wasmtime::component::HasSelf<CallState>>(&mut linker, |state| state)?;
     Ok(linker)
 }

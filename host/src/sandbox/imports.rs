@@ -1,5 +1,6 @@
 //! What a guest may ask of the host, one file for each interface in `wit/`. WASI has its own: [`super::wasi`].
 
+pub(super) mod config;
 mod logging;
 mod progress;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wasmparser::{ComponentExternalKind, ComponentTypeRef, Encoding, Parser, Payload, TypeBounds};
 
 use super::{
-    LoadError,
+    LoadError, imports,
     kinds::{self, DocsSections, Manifest, Offer},
     limits::MAX_COMPONENT_BYTES,
     metadata::{self, Definitions, MetadataError, SECTION},
@@ -172,7 +172,7 @@ impl ImportNeeds {
             Self::Folders
         } else if from("wasi:http/outgoing-handler@") {
             Self::Http
-        } else if from("wasi:cli/environment@") {
+        } else if from("wasi:cli/environment@") || from("wasi:config/store@") {
             Self::Environment
         } else if from("wasi:sockets/") {
             Self::Refused
@@ -276,6 +276,9 @@ fn is_known(import: &str) -> bool {
         "wasi:random",
         "wasi:sockets",
     ];
+    if imports::config::INTERFACES.contains(&import) {
+        return true;
+    }
     let Some((package, rest)) = import.split_once('/') else {
         return false;
     };

@@ -75,7 +75,7 @@ pub(super) fn http_definitions(requests: Vec<Request>) -> Definitions {
 /// what it imports the interface for.
 pub(super) fn requests_of_imports(imports: &[String]) -> Vec<Request> {
     const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-    let request = |interface: &str, capability| {
+    let request = |interface: &str, capability: Capability| {
         imports
             .iter()
             .any(|import| import.starts_with(interface))
@@ -98,7 +98,8 @@ pub(super) fn requests_of_imports(imports: &[String]) -> Vec<Request> {
     [
         request("wasi:filesystem/", folders),
         request("wasi:http/outgoing-handler@", http),
-        request("wasi:cli/environment@", environment),
+        request("wasi:cli/environment@", environment.clone())
+            .or_else(|| request("wasi:config/store@", environment)),
     ]
     .into_iter()
     .flatten()

@@ -13,6 +13,8 @@ use super::{
     output::GuestOutput,
 };
 
+use crate::capability::EnvironmentGrant;
+
 /// Room for what surrounds the bytes of an answer: its variants, lengths and pointers.
 const ANSWER_OVERHEAD_BYTES: usize = 1 << 20;
 
@@ -21,6 +23,8 @@ pub(super) struct CallState {
     pub(super) memory: MemoryLimiter,
     pub(super) output: GuestOutput,
     pub(super) egress: CallEgress,
+    /// The granted environment variables, for whoever looks for them elsewhere.
+    pub(super) variables: Vec<EnvironmentGrant>,
     wasi: WasiCtx,
     http: WasiHttpCtx,
     table: ResourceTable,
@@ -50,6 +54,7 @@ pub(super) fn new(
         memory: MemoryLimiter::new(limits.memory_bytes),
         output,
         egress,
+        variables: Vec::new(),
         wasi,
         http,
         table,

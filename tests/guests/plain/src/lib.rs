@@ -12,7 +12,7 @@ use std::{
 
 use wasip2::http::{outgoing_handler, types};
 
-wit_bindgen::generate!({ world: "plain", path: "wit" });
+wit_bindgen::generate!({ world: "plain", path: "wit", generate_all });
 
 use exports::tests::plain::{
     shapes::{self, Color, Failure, Figure, Point, Rights},
@@ -66,6 +66,14 @@ impl Guest for Plain {
 
     fn get_env(key: String) -> Result<String, String> {
         std::env::var(&key).map_err(|e| format!("{key}: {e}"))
+    }
+
+    fn get_config(key: String) -> Option<String> {
+        wasi::config::store::get(&key).expect("it does not fail")
+    }
+
+    fn all_config() -> Vec<(String, String)> {
+        wasi::config::store::get_all().expect("it does not fail")
     }
 
     fn dial(address: String) -> Result<String, String> {

@@ -108,7 +108,7 @@ fn servers_and_foreign_kinds_are_named() {
     assert!(act.text.contains("ACT"), "{}", act.text);
     let missing = wat::parse_str(
         r#"(component
-            (import "wasi:config/store@0.2.0-rc.1" (instance))
+            (import "wasi:keyvalue/store@0.2.0-draft" (instance))
             (core module $m (func (export "f")))
             (core instance $i (instantiate $m))
             (func (export "f") (canon lift (core func $i "f"))))"#,
@@ -118,7 +118,7 @@ fn servers_and_foreign_kinds_are_named() {
     assert_eq!(missing.code, 7);
     assert_eq!(
         missing.json["imports_missing"],
-        json!(["wasi:config/store@0.2.0-rc.1"])
+        json!(["wasi:keyvalue/store@0.2.0-draft"])
     );
     assert!(
         missing.text.contains("this host does not have it"),

@@ -429,6 +429,8 @@ async fn without_a_grant_there_is_nothing() {
             "{key}: {ending:?}"
         );
     }
+    let all = guest.call("all-config", json!({})).await;
+    assert_eq!(answer(&all.outcome), json!([]));
     let ending = guest
         .call("dial", json!({ "address": "127.0.0.1:1" }))
         .await;
@@ -490,6 +492,13 @@ async fn grants_open_what_they_name() {
     );
     let ending = guest.call("get-env", json!({ "key": "PATH" })).await;
     assert!(matches!(ending.outcome, ToolOutcome::Failed { .. }));
+    // The same in the place where components of other hosts look.
+    for (key, value) in [("GREETING", json!("hello")), ("PATH", json!(null))] {
+        let got = guest.call("get-config", json!({ "key": key })).await;
+        assert_eq!(answer(&got.outcome), value, "{key}");
+    }
+    let all = guest.call("all-config", json!({})).await;
+    assert_eq!(answer(&all.outcome), json!([["GREETING", "hello"]]));
     let authority = server.address().to_string();
     let get = json!({ "authority": authority, "path": "/x" });
     assert_eq!(guest.text("get", get).await, "status 200");
@@ -551,6 +560,48 @@ async fn types_are_bounded() {
     );
     // Nothing to reach out with, so nothing that it could change.
     assert!(definitions.tools[0].annotations.read_only);
+}
+
+/// No compiler makes them yet that is at hand here.
+#[tokio::test]
+async fn maps_travel_both_ways() {
+    let wasm = wat::parse_str(
+        r#"(component
+        (core module $m
+            (memory (export "memory") 1)
+            (data (i32.const 16) "\20\00\00\00\02\00\00\00")
+            (data (i32.const 32) "\01\0a\02\14")
+            (data (i32.const 48) "\40\00\00\00\01\00\00\00")
+            (data (i32.const 64) "\60\00\00\00\01\00\00\00\07\00\00\00")
+            (data (i32.const 96) "k")
+            (func (export "give") (result i32) i32.const 16)
+            (func (export "named") (result i32) i32.const 48)
+            (func (export "take") (param i32 i32) (result i32) local.get 1)
+            (func (export "realloc") (param i32 i32 i32 i32) (result i32) i32.const 1024))
+        (core instance $i (instantiate $m))
+        (type $numbers (map u8 u8))
+        (type $named (map string u32))
+        (func (export "give") (result $numbers)
+            (canon lift (core func $i "give") (memory $i "memory")))
+        (func (export "named") (result $named)
+            (canon lift (core func $i "named") (memory $i "memory")))
+        (func (export "take") (param "value" $named) (result u32)
+            (canon lift (core func $i "take") (memory $i "memory") (realloc (func $i "realloc")))))"#,
+    )
+    .unwrap();
+    let guest = Guest::load(&guests::sandbox(), &wasm).await;
+    let got = async |tool: &str, input: Value| answer(&guest.call(tool, input).await.outcome);
+    assert_eq!(got("give", json!({})).await, json!([[1, 10], [2, 20]]));
+    assert_eq!(got("named", json!({})).await, json!({ "k": 7 }));
+    let three = json!({ "value": { "a": 1, "b": 2, "c": 3 } });
+    assert_eq!(got("take", three).await, json!(3));
+    assert_eq!(
+        definition(&guest.component, "take").input_schema["properties"]["value"],
+        json!({
+            "type": "object",
+            "additionalProperties": { "type": "integer", "minimum": 0, "maximum": u32::MAX },
+        })
+    );
 }
 
 /// The whole way of a call: the names and schemas are ones that the registry takes.
