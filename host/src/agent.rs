@@ -31,7 +31,7 @@ use crate::{
     event::Observer,
     registry::Registry,
     tool::ToolCall,
-    transcript::{ContentBlock, ToolResult},
+    transcript::{ContentBlock, ToolResult, ToolUse},
 };
 
 /// Looks at every call before it runs: `Ok(None)` allows it, `Ok(Some(reason))` denies it, and an error
@@ -141,6 +141,38 @@ pub async fn run_calls(
     };
     match run_batch(&batch, &calls).await {
         Ok(records) => records,
+        Err(error) => unreachable!("there is no journal that could fail: {error}"),
+    }
+}
+
+/// Carries out one call for a caller of its own, who may be asked and who may watch; `deps` gives the rules.
+/// Dropping the future ends the call, and its guest with it.
+pub async fn run_call(
+    tool_use: &ToolUse,
+    registry: &Registry,
+    deps: &Deps,
+    approver: Option<Arc<dyn Approver>>,
+    observers: &[Arc<dyn Observer>],
+) -> CallRecord {
+    let call = PlannedCall {
+        tool_use: tool_use.clone(),
+        refused: None,
+        warning: None,
+    };
+    let (stopper, signal) = Stopper::new();
+    let batch = Batch {
+        registry,
+        deps,
+        consents: &RunConsents::new(approver, stopper),
+        recorder: &Arc::new(Recorder::new(None, observers)),
+        stop: &signal,
+    };
+    match run_batch(&batch, std::slice::from_ref(&call))
+        .await
+        .map(|mut records| records.pop())
+    {
+        Ok(Some(record)) => record,
+        Ok(None) => unreachable!("a batch has one record per call"),
         Err(error) => unreachable!("there is no journal that could fail: {error}"),
     }
 }

@@ -10,6 +10,7 @@ pub mod exit;
 pub mod import_policy;
 pub mod init;
 pub mod inspect;
+pub mod mcp;
 pub mod new;
 pub mod prompt;
 mod requests;
@@ -87,6 +88,8 @@ pub enum Command {
     Demo(demo::DemoArgs),
     /// List the tools that a run sees, and what was set aside
     Tools(tools::ToolsArgs),
+    /// Serve the tools to an MCP client on stdin and stdout, or write the entry that makes a client start this
+    Mcp(mcp::McpArgs),
     /// Say what a .wasm file is, what it requests and what it is granted, without running it
     Inspect(inspect::InspectArgs),
     /// Print a wassette policy (`policy.yaml`) as grants for agentloop.toml, and say what can't be carried over
@@ -153,7 +156,8 @@ pub fn main() -> ExitCode {
     let log = if cli.global.verbose > 1 {
         "agentloop_host=debug,warn"
     } else {
-        "warn"
+        // A peer's faults are answered; they are no news of this host's.
+        "warn,rmcp=error"
     };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
@@ -181,6 +185,7 @@ async fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Run(args) => run::run(args, &cli.global).await?,
         Command::Call(args) => call::run(args, &cli.global).await?,
         Command::Demo(args) => demo::run(args, &cli.global).await?,
+        Command::Mcp(args) => mcp::run(args, &cli.global).await?,
         Command::Config(args) => config::run(args, &cli.global)?,
         Command::Tools(args) => {
             let settings = config::settings_for_tools(&cli.global, cli.global.flags())?;

@@ -23,6 +23,7 @@
 //! | [`agent`] | `run` decides what is next, `drive` performs it; `schedule` decides what may overlap, `dispatch` carries out one call |
 //! | **surfaces** | parse, call, render |
 //! | [`app`] | wiring: from settings to a registry and an agent |
+//! | [`mcp`] | the registry's tools for MCP clients |
 //! | [`cli`] | the command line, one file per subcommand |
 //! | [`shipped`] | the tools that travel inside the binary |
 //!
@@ -58,6 +59,7 @@ pub mod agent;
 
 pub mod app;
 pub mod cli;
+pub mod mcp;
 mod sdk_sources;
 pub mod shipped;
 

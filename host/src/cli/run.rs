@@ -262,7 +262,7 @@ async fn stop_on_signals(stopper: Stopper, by: Arc<OnceLock<Exit>>) {
     std::process::exit(second.code().into());
 }
 
-async fn next_signal() -> Exit {
+pub(super) async fn next_signal() -> Exit {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};

@@ -113,7 +113,7 @@ fn values_do_no_io_and_read_no_clock() {
 }
 
 /// What a module may use, besides values and itself; the map's order, from the bottom.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     ("approvals", &[]),
     ("http", &[]),
     ("provider", &["http"]),
@@ -148,6 +148,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
             "sandbox",
         ],
     ),
+    ("mcp", &["agent", "approvals", "registry"]),
     (
         "cli",
         &[
@@ -155,6 +156,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
             "app",
             "approvals",
             "config",
+            "mcp",
             "policy",
             "provider",
             "registry",
