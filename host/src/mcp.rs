@@ -12,10 +12,7 @@
 //! | `suspended` | calls that wait for the client's next round, and the state that names them |
 //! | `render` | from the way a call ended to the result that a client reads |
 //! | `stdio` | one client at the other end of two pipes |
-#![expect(
-    deprecated,
-    reason = "log lines are for the revisions that have them"
-)]
+#![expect(deprecated, reason = "log lines are for the revisions that have them")]
 
 mod ask;
 mod call;
@@ -37,10 +34,10 @@ use futures_util::future::join_all;
 use rmcp::{
     ErrorData, Peer, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, Implementation, InitializeRequestParams,
-        InitializeResult, ListToolsResult, LoggingLevel, PaginatedRequestParams, ProtocolVersion,
-        ServerCapabilities, ServerConfig, SetLevelRequestParams, SubscriptionFilter,
-        Tool as McpTool,
+        CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode,
+        Implementation, InitializeRequestParams, InitializeResult, ListToolsResult, LoggingLevel,
+        PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig,
+        SetLevelRequestParams, SubscriptionFilter, Tool as McpTool,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
@@ -60,6 +57,17 @@ const NEWS_WAIT: Duration = Duration::from_secs(5);
 const INSTRUCTIONS: &str = "Each tool runs in a WebAssembly sandbox of its own, in a fresh instance for every call, \
      and reaches only what the operator of this server has granted. A call that was refused says what it lacked and \
      which line of the operator's settings would grant it; repeating it unchanged will not help.";
+
+/// Methods with parameters. One of these that nothing else takes has the wrong ones.
+const METHODS: [&str; 6] = [
+    "initialize",
+    "logging/setLevel",
+    "server/discover",
+    "subscriptions/listen",
+    "tools/call",
+    "tools/list",
+];
+const MAX_SHOWN_METHOD_BYTES: usize = 100;
 
 /// The revisions that are served, oldest first.
 const REVISIONS: [ProtocolVersion; 3] = [
@@ -265,6 +273,27 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         call::answer(self, request, context).await
+    }
+
+    /// What no other method takes: an unknown one, or a known one whose parameters are not its own.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let method = request.method;
+        if METHODS.contains(&method.as_str()) {
+            return Err(ErrorData::invalid_params(
+                format!("the parameters are not those of `{method}`"),
+                None,
+            ));
+        }
+        let shown = ask::harmless(&method, MAX_SHOWN_METHOD_BYTES);
+        Err(ErrorData::new(
+            ErrorCode::METHOD_NOT_FOUND,
+            format!("this server has no method `{shown}`"),
+            None,
+        ))
     }
 
     fn accepted_subscription_filter(

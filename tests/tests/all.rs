@@ -10,6 +10,7 @@ mod all {
     mod house;
     mod kinds;
     mod loop_over_http;
+    mod mcp;
     mod plugins;
     mod provider;
     mod provider_transcripts;

@@ -1,8 +1,5 @@
 //! One call: running it, what it says meanwhile, what it asks of the client.
-#![expect(
-    deprecated,
-    reason = "log lines are for the revisions that have them"
-)]
+#![expect(deprecated, reason = "log lines are for the revisions that have them")]
 
 use std::{pin::Pin, sync::Arc};
 

@@ -219,7 +219,7 @@ mod tests {
             message: "no".into(),
             refusals: vec![Refusal {
                 attempted: "GET https://api.example.org/v1".into(),
-                missing: Capability::Environment("KEY".into()),
+                missing: Capability::Environment { name: "KEY".into() },
                 requested: true,
                 remedy: "Add `x`.".into(),
             }],

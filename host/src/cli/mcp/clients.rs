@@ -35,7 +35,7 @@ pub(super) struct Launch {
 
 /// Why the entry could not be put into the client's settings.
 #[derive(Debug, thiserror::Error)]
-pub enum InstallError {
+pub(super) enum InstallError {
     #[error(
         "can't find this user's home folder, and with it the client's settings; name the file with `--file`"
     )]
