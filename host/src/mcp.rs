@@ -12,12 +12,15 @@
 //! | `suspended` | calls that wait for the client's next round, and the state that names them |
 //! | `render` | from the way a call ended to the result that a client reads |
 //! | `stdio` | one client at the other end of two pipes |
+//! | `http` | any number of clients over streamable HTTP; `session` keeps what those with a session said |
 #![expect(deprecated, reason = "log lines are for the revisions that have them")]
 
 mod ask;
 mod call;
+pub mod http;
 mod offer;
 mod render;
+mod session;
 pub mod stdio;
 mod suspended;
 
@@ -149,12 +152,21 @@ impl McpServer {
         self.shared.suspended.clear();
     }
 
-    /// The handler of one client's session, or of one request of the stateless revision.
+    /// The handler of one client, or of one request of the stateless revision.
     fn handler(&self) -> Handler {
         Handler {
             shared: Arc::clone(&self.shared),
             ended: self.shared.ended.child_token(),
-            level: AtomicU8::new(rank(LoggingLevel::Info)),
+            level: Arc::new(AtomicU8::new(rank(LoggingLevel::Info))),
+        }
+    }
+
+    /// The handler of one request of a session.
+    fn handler_in(&self, level: Arc<AtomicU8>, ended: &CancellationToken) -> Handler {
+        Handler {
+            shared: Arc::clone(&self.shared),
+            ended: ended.child_token(),
+            level,
         }
     }
 
@@ -172,7 +184,7 @@ struct Handler {
     /// Ends the calls of this client.
     ended: CancellationToken,
     /// The [`rank`] below which the client wants no log lines.
-    level: AtomicU8,
+    level: Arc<AtomicU8>,
 }
 
 impl Handler {

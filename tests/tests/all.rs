@@ -11,6 +11,7 @@ mod all {
     mod kinds;
     mod loop_over_http;
     mod mcp;
+    mod mcp_http;
     mod plugins;
     mod provider;
     mod provider_transcripts;

@@ -2,10 +2,11 @@
 
 mod clients;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use self::clients::{Client, Launch};
@@ -16,13 +17,13 @@ use crate::{
         Global,
         ask::{Asking, approver},
         config::settings_for_tools,
-        exit::Exit,
+        exit::{Exit, Misuse},
         run::{AskingArgs, next_signal},
         show::Show,
         terminal::harmless,
         write,
     },
-    mcp::McpServer,
+    mcp::{McpServer, http::HttpSettings},
 };
 
 #[derive(Debug, Args)]
@@ -30,6 +31,18 @@ use crate::{
 pub struct McpArgs {
     #[command(subcommand)]
     pub command: Option<McpCommand>,
+    /// Serve any number of clients over streamable HTTP at `http://ADDRESS/mcp` instead; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<SocketAddr>,
+    /// A further name under which the server is reached over HTTP; several times
+    #[arg(long, value_name = "NAME", requires = "http")]
+    pub host: Vec<String>,
+    /// An origin whose web pages may call, such as `https://app.example.org`; several times
+    #[arg(long, value_name = "ORIGIN", requires = "http")]
+    pub origin: Vec<String>,
+    /// A file with the bearer token that requests over HTTP have to carry; needed off this machine
+    #[arg(long, value_name = "FILE", requires = "http")]
+    pub token_file: Option<PathBuf>,
     #[command(flatten)]
     pub asking: AskingArgs,
 }
@@ -88,8 +101,13 @@ async fn serve(args: &McpArgs, global: &Global) -> anyhow::Result<Exit> {
             ..app.deps()
         };
         let server = McpServer::new(Arc::clone(&app.registry), deps)?;
-        let (read, write) = rmcp::transport::stdio_pipes();
-        server.serve_pipes(read, write, stop.clone()).await?;
+        match args.http {
+            Some(address) => serve_http(args, &server, address, stop.clone()).await?,
+            None => {
+                let (read, write) = rmcp::transport::stdio_pipes();
+                server.serve_pipes(read, write, stop.clone()).await?;
+            }
+        }
         anyhow::Ok(())
     };
     let served = tokio::select! {
@@ -107,6 +125,32 @@ async fn serve(args: &McpArgs, global: &Global) -> anyhow::Result<Exit> {
         Exit::Done
     };
     served.map(|()| exit)
+}
+
+async fn serve_http(
+    args: &McpArgs,
+    server: &McpServer,
+    address: SocketAddr,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut settings = HttpSettings::loopback();
+    settings.hosts.extend(args.host.iter().cloned());
+    settings.origins.extend(args.origin.iter().cloned());
+    if let Some(file) = &args.token_file {
+        let shown = || harmless(&file.display().to_string());
+        let token = std::fs::read_to_string(file)
+            .with_context(|| format!("can't read the token in {}", shown()))?;
+        Misuse::unless(
+            !token.trim().is_empty(),
+            &format!("the token in {} is empty", shown()),
+        )?;
+        settings.token = Some(token.trim().to_owned());
+    }
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("can't listen on {address}"))?;
+    eprintln!("serving at http://{}/mcp", listener.local_addr()?);
+    Ok(server.serve_http(listener, settings, stop).await?)
 }
 
 fn config(

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
     path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -28,9 +28,9 @@ use tokio::io::{
 use tokio_util::sync::CancellationToken;
 
 /// No exchange takes so long, on a machine under load and with nothing compiled.
-const PATIENCE: Duration = Duration::from_secs(150);
+pub(super) const PATIENCE: Duration = Duration::from_secs(150);
 
-async fn registry(plugins: &[(&str, &[u8], Grants)]) -> Arc<Registry> {
+pub(super) async fn registry(plugins: &[(&str, &[u8], Grants)]) -> Arc<Registry> {
     let sandbox: Sandbox = guests::sandbox();
     let mut loaded = Vec::new();
     for (name, wasm, grants) in plugins {
@@ -45,7 +45,7 @@ async fn registry(plugins: &[(&str, &[u8], Grants)]) -> Arc<Registry> {
     Arc::new(Registry::with_plugins([], loaded, Some(&sandbox), Vec::new()).unwrap())
 }
 
-async fn server(deps: Deps) -> McpServer {
+pub(super) async fn server(deps: Deps) -> McpServer {
     let plugins = [
         ("helpful", guests::HELPFUL, Grants::default()),
         ("hostile", guests::HOSTILE, Grants::default()),
@@ -148,13 +148,13 @@ impl Client {
 }
 
 /// What a request of the revision without sessions carries.
-fn stateless(mut params: Value, capabilities: Value) -> Value {
+pub(super) fn stateless(mut params: Value, capabilities: Value) -> Value {
     params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
     params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = capabilities;
     params
 }
 
-fn text(answer: &Value) -> &str {
+pub(super) fn text(answer: &Value) -> &str {
     answer["result"]["content"][0]["text"]
         .as_str()
         .unwrap_or_else(|| panic!("no text: {answer}"))
@@ -477,7 +477,7 @@ async fn the_end_of_the_client_and_a_stop_end_running_calls() {
 }
 
 /// A server whose tool may write to this folder, as far as the rules say.
-async fn writing_server(folder: &Path, deps: Deps) -> McpServer {
+pub(super) async fn writing_server(folder: &Path, deps: Deps) -> McpServer {
     let mut grants = Grants::default();
     grants.folders.push(FolderGrant {
         host_path: folder.to_owned(),
@@ -491,7 +491,7 @@ async fn writing_server(folder: &Path, deps: Deps) -> McpServer {
     .unwrap()
 }
 
-fn write_call() -> Value {
+pub(super) fn write_call() -> Value {
     json!({"name": "write", "arguments": {"path": "/out/note.txt", "text": "hi"}})
 }
 
@@ -687,15 +687,16 @@ async fn other_tools_are_news_for_every_client() {
 }
 
 /// The program itself, started as clients start it.
-struct Program {
-    child: Child,
+pub(super) struct Program {
+    pub(super) child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
+    pub(super) stderr: BufReader<ChildStderr>,
     _folder: TempDir,
 }
 
 impl Program {
-    fn start(args: &[&str]) -> Self {
+    pub(super) fn start(args: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("plugins")).unwrap();
         for (name, wasm) in [("helpful", guests::HELPFUL), ("hostile", guests::HOSTILE)] {
@@ -706,12 +707,13 @@ impl Program {
             .env("AGENTLOOP_PLUGIN_DIRS", "plugins")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         Self {
             stdin: child.stdin.take(),
             stdout: BufReader::new(child.stdout.take().unwrap()),
+            stderr: BufReader::new(child.stderr.take().unwrap()),
             child,
             _folder: folder,
         }
