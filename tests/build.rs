@@ -15,8 +15,15 @@ use std::{
 
 const TARGET: &str = "wasm32-wasip2";
 /// Each is a member of the workspace in `tests/guests`.
-const GUESTS: [&str; 7] = [
-    "author", "echo", "helpful", "hostile", "plain", "program", "server",
+const GUESTS: [&str; 8] = [
+    "author",
+    "conformance",
+    "echo",
+    "helpful",
+    "hostile",
+    "plain",
+    "program",
+    "server",
 ];
 
 fn main() {

@@ -62,14 +62,14 @@ const INSTRUCTIONS: &str = "Each tool runs in a WebAssembly sandbox of its own, 
      which line of the operator's settings would grant it; repeating it unchanged will not help.";
 
 /// Methods with parameters. One of these that nothing else takes has the wrong ones.
-const METHODS: [&str; 6] = [
-    "initialize",
-    "logging/setLevel",
+const METHODS: [&str; 4] = [
     "server/discover",
     "subscriptions/listen",
     "tools/call",
     "tools/list",
 ];
+/// As [`METHODS`], where there are sessions.
+const SESSION_METHODS: [&str; 2] = ["initialize", "logging/setLevel"];
 const MAX_SHOWN_METHOD_BYTES: usize = 100;
 
 /// The revisions that are served, oldest first.
@@ -291,10 +291,12 @@ impl ServerHandler for Handler {
     async fn on_custom_request(
         &self,
         request: CustomRequest,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         let method = request.method;
-        if METHODS.contains(&method.as_str()) {
+        let is_known = METHODS.contains(&method.as_str())
+            || (SESSION_METHODS.contains(&method.as_str()) && !is_stateless(&context));
+        if is_known {
             return Err(ErrorData::invalid_params(
                 format!("the parameters are not those of `{method}`"),
                 None,
