@@ -16,6 +16,7 @@ pub mod prompt;
 mod requests;
 pub mod run;
 pub mod schema;
+pub mod serve;
 pub mod show;
 pub mod terminal;
 pub mod tools;
@@ -90,6 +91,8 @@ pub enum Command {
     Tools(tools::ToolsArgs),
     /// Serve the tools to an MCP client on stdin and stdout, or write the entry that makes a client start this
     Mcp(mcp::McpArgs),
+    /// Serve the tools over HTTP
+    Serve(serve::ServeArgs),
     /// Say what a .wasm file is, what it requests and what it is granted, without running it
     Inspect(inspect::InspectArgs),
     /// Print a wassette policy (`policy.yaml`) as grants for agentloop.toml, and say what can't be carried over
@@ -186,6 +189,7 @@ async fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Call(args) => call::run(args, &cli.global).await?,
         Command::Demo(args) => demo::run(args, &cli.global).await?,
         Command::Mcp(args) => mcp::run(args, &cli.global).await?,
+        Command::Serve(args) => serve::run(args, &cli.global).await?,
         Command::Config(args) => config::run(args, &cli.global)?,
         Command::Tools(args) => {
             let settings = config::settings_for_tools(&cli.global, cli.global.flags())?;

@@ -24,6 +24,7 @@
 //! | **surfaces** | parse, call, render |
 //! | [`app`] | wiring: from settings to a registry and an agent |
 //! | [`mcp`] | the registry's tools for MCP clients |
+//! | [`server`] | the host over HTTP |
 //! | [`cli`] | the command line, one file per subcommand |
 //! | [`shipped`] | the tools that travel inside the binary |
 //!
@@ -61,6 +62,7 @@ pub mod app;
 pub mod cli;
 pub mod mcp;
 mod sdk_sources;
+pub mod server;
 pub mod shipped;
 
 /// The README's program compiles and runs.

@@ -6,4 +6,5 @@ pub mod binary;
 pub mod crafted;
 pub mod endpoint;
 pub mod guests;
+pub mod http_client;
 pub mod servers;

@@ -17,4 +17,5 @@ mod all {
     mod provider_transcripts;
     mod sandbox;
     mod sdk;
+    mod server;
 }

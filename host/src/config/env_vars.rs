@@ -16,6 +16,9 @@ pub const PREFIX: &str = "AGENTLOOP_";
 /// The project file, instead of `agentloop.toml` in the working directory.
 pub const CONFIG: &str = "AGENTLOOP_CONFIG";
 
+/// What clients of `serve` have to send.
+pub const TOKEN: &str = "AGENTLOOP_TOKEN";
+
 /// A variable that is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvVar {
@@ -26,10 +29,14 @@ pub struct EnvVar {
 }
 
 /// Variables with names of their own; the providers' under the names that other programs use as well.
-const NAMED: [(&str, &str); 7] = [
+const NAMED: [(&str, &str); 8] = [
     (
         CONFIG,
         "The project file, instead of `agentloop.toml` in the working directory.",
+    ),
+    (
+        TOKEN,
+        "The token that clients of `serve` have to send, unless `--token-file` is given.",
     ),
     ("ANTHROPIC_API_KEY", "The key of the provider `anthropic`."),
     (
@@ -132,7 +139,7 @@ impl Environment {
         let known = all();
         for (name, value) in &self.0 {
             let name = name.to_string_lossy();
-            if !name.starts_with(PREFIX) || name == CONFIG {
+            if !name.starts_with(PREFIX) || name == CONFIG || name == TOKEN {
                 continue;
             }
             let origin = Origin::Environment(shown(&name));

@@ -1067,8 +1067,9 @@ fn every_command_of_the_readme_is_accounted_for() {
     const KEY: &str = "needs a key; `a_run_calls_tools_in_parallel_and_prints_the_last_word_alone`";
     const MODEL: &str = "needs a model that has to be downloaded";
     const TOOL: &str = "`authoring.rs` makes, builds and calls a tool";
+    const SERVER: &str = "`server.rs` and `server/program.rs` list and call over HTTP";
     const SHELL: &str = "a command of the shell's";
-    const SHOWN: [(&str, &str); 15] = [
+    const SHOWN: [(&str, &str); 18] = [
         (
             "rustup target add wasm32-wasip2 && cargo run -- demo",
             "`the_demo_shows_a_kill_a_refusal_and_naps_that_overlap`",
@@ -1110,6 +1111,12 @@ fn every_command_of_the_readme_is_accounted_for() {
         (
             r#"agentloop-host call greet '{"name": "Ada"}' --set plugin_dirs=../plugins"#,
             TOOL,
+        ),
+        ("agentloop-host serve", SERVER),
+        ("curl http://127.0.0.1:8720/v1/tools", SERVER),
+        (
+            r#"curl -H 'content-type: application/json' -d '{"arguments": {"expression": "2^10"}}' http://127.0.0.1:8720/v1/tools/calculate/call"#,
+            SERVER,
         ),
     ];
     let readme = include_str!("../../../README.md");

@@ -113,7 +113,7 @@ fn values_do_no_io_and_read_no_clock() {
 }
 
 /// What a module may use, besides values and itself; the map's order, from the bottom.
-const MAY_USE: [(&str, &[&str]); 13] = [
+const MAY_USE: [(&str, &[&str]); 14] = [
     ("approvals", &[]),
     ("http", &[]),
     ("provider", &["http"]),
@@ -149,6 +149,7 @@ const MAY_USE: [(&str, &[&str]); 13] = [
         ],
     ),
     ("mcp", &["agent", "approvals", "registry"]),
+    ("server", &["agent", "registry"]),
     (
         "cli",
         &[
@@ -162,6 +163,7 @@ const MAY_USE: [(&str, &[&str]); 13] = [
             "registry",
             "sandbox",
             "sdk_sources",
+            "server",
             "shipped",
         ],
     ),
