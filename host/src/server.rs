@@ -24,17 +24,14 @@ mod openapi;
 pub mod problem;
 mod tools;
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Router,
-    extract::Request,
-    middleware,
+    Router, middleware,
     response::{IntoResponse, Response},
 };
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tower_service::Service;
 
 use self::{access::Access, metrics::Metrics, problem::Problem};
 use crate::{agent::Deps, registry::Registry};
@@ -99,15 +96,10 @@ impl Server {
         Self { shared, router }
     }
 
-    /// Puts another service behind the same door, at exactly this path: the MCP endpoint, for example. It
-    /// gets bodies that are whole and within the bounds.
-    pub fn with_service<S>(mut self, path: &str, service: S) -> Self
-    where
-        S: Service<Request, Error = Infallible> + Clone + Send + Sync + 'static,
-        S::Response: IntoResponse,
-        S::Future: Send + 'static,
-    {
-        self.router = self.router.route_service(path, service);
+    /// Puts other routes behind the same door: the MCP endpoint, for example. They get bodies that are whole and
+    /// within the bounds.
+    pub fn with_routes(mut self, routes: Router) -> Self {
+        self.router = self.router.merge(routes);
         self
     }
 

@@ -18,6 +18,7 @@ use crate::{
         show::Show,
     },
     config::env_vars,
+    mcp::McpServer,
     server::{
         Bounds, Server,
         access::{Access, Token},
@@ -79,7 +80,10 @@ pub async fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
         approver: approver(&app.settings, args.asking.yes, &show, Asking::Never),
         ..app.deps()
     };
+    let mcp = McpServer::new(Arc::clone(&app.registry), deps.clone())?;
     let server = Server::new(Arc::clone(&app.registry), deps, access, Bounds::default());
+    let mcp_routes = mcp.unchecked_routes(server.stopping())?;
+    let server = server.with_routes(mcp_routes);
 
     let mut out = std::io::stdout();
     writeln!(out, "{scheme}://{}", listener.address()?)?;

@@ -118,6 +118,17 @@ impl McpServer {
     /// The routes: `/mcp`. Whoever mounts them sets `TCP_NODELAY` on what it accepts, without which every answer
     /// waits 40 ms for the client's acknowledgement.
     pub fn routes(&self, settings: HttpSettings, stop: CancellationToken) -> Result<Router, NoKey> {
+        let http = self.http(settings, stop)?;
+        let check = middleware::from_fn_with_state(Arc::clone(&http), admit);
+        Ok(unchecked(http).layer(check))
+    }
+
+    /// The routes for a server that has checked Host, Origin and token itself, in front of all that it serves.
+    pub fn unchecked_routes(&self, stop: CancellationToken) -> Result<Router, NoKey> {
+        Ok(unchecked(self.http(HttpSettings::loopback(), stop)?))
+    }
+
+    fn http(&self, settings: HttpSettings, stop: CancellationToken) -> Result<Arc<Http>, NoKey> {
         let server = self.clone();
         let config = StreamableHttpServerConfig::default()
             .with_legacy_session_mode(false)
@@ -140,7 +151,7 @@ impl McpServer {
             let (sessions, swept) = (Arc::clone(&sessions), swept.clone());
             async move { sessions.sweep(swept).await }
         });
-        let http = Arc::new(Http {
+        Ok(Arc::new(Http {
             server: self.clone(),
             rmcp,
             sessions,
@@ -148,11 +159,7 @@ impl McpServer {
             token,
             places: Arc::new(Semaphore::new(MAX_REQUESTS)),
             _swept: swept.drop_guard(),
-        });
-        Ok(Router::new()
-            .route("/mcp", any(serve))
-            .layer(middleware::from_fn_with_state(http.clone(), admit))
-            .with_state(http))
+        }))
     }
 
     /// Serves `/mcp` on this listener until `stop`, which ends all calls.
@@ -187,6 +194,10 @@ impl McpServer {
             Err(_) => Ok(()),
         }
     }
+}
+
+fn unchecked(http: Arc<Http>) -> Router {
+    Router::new().route("/mcp", any(serve)).with_state(http)
 }
 
 /// Compares tokens without telling by its time how much of one was right.

@@ -1069,7 +1069,7 @@ fn every_command_of_the_readme_is_accounted_for() {
     const TOOL: &str = "`authoring.rs` makes, builds and calls a tool";
     const SERVER: &str = "`server.rs` and `server/program.rs` list and call over HTTP";
     const SHELL: &str = "a command of the shell's";
-    const SHOWN: [(&str, &str); 18] = [
+    const SHOWN: [(&str, &str); 19] = [
         (
             "rustup target add wasm32-wasip2 && cargo run -- demo",
             "`the_demo_shows_a_kill_a_refusal_and_naps_that_overlap`",
@@ -1111,6 +1111,10 @@ fn every_command_of_the_readme_is_accounted_for() {
         (
             r#"agentloop-host call greet '{"name": "Ada"}' --set plugin_dirs=../plugins"#,
             TOOL,
+        ),
+        (
+            "agentloop-host mcp config claude-code --write",
+            "`the_entry_of_a_client_starts_this_program_with_these_settings`",
         ),
         ("agentloop-host serve", SERVER),
         ("curl http://127.0.0.1:8720/v1/tools", SERVER),

@@ -19,7 +19,7 @@ use agentloop_tests::{
     http_client::{Answer, Request, read_answer},
     servers::Authority,
 };
-use axum::handler::HandlerWithoutStateExt as _;
+use axum::{Router, routing::any};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -606,9 +606,10 @@ async fn guests_are_called_within_their_rules() {
 }
 
 #[tokio::test]
-async fn another_service_stands_behind_the_same_door() {
-    let service = (|body: String| async move { format!("got {body}") }).into_service();
-    let server = server(with_token(), Bounds::default()).with_service("/mcp", service);
+async fn other_routes_stand_behind_the_same_door() {
+    let got = any(|body: String| async move { format!("got {body}") });
+    let routes = Router::new().route("/mcp", got);
+    let server = server(with_token(), Bounds::default()).with_routes(routes);
     let serving = Serving::start(server, Patience::default()).await;
     let request = Request::post("/mcp", &json!({"a": 1}));
     problem(&serving.send(request.clone()).await, 401, "unauthorized");

@@ -95,14 +95,37 @@ fn another_address_than_loopback_needs_a_token_or_a_word() {
 
 #[tokio::test]
 async fn the_token_comes_from_its_file_and_is_asked_for() {
-    let running = Running::start(&["--listen", "0.0.0.0:0", "--token-file", "token"]);
+    let running = Running::start(&[
+        "--listen",
+        "0.0.0.0:0",
+        "--token-file",
+        "token",
+        "--set",
+        "plugin_dirs=tools",
+    ]);
     let answer = Request::get("/v1/tools").send(running.address).await;
     assert_eq!(answer.status, 401);
     let answer = Request::get("/v1/tools")
         .header("authorization", &format!("Bearer {}", super::TOKEN))
         .send(running.address)
         .await;
-    assert_eq!(answer.json()["tools"], json!([]));
+    assert_eq!(answer.json()["tools"][0]["plugin"], "hostile");
+    let initialize = json!({
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        },
+    });
+    let mcp =
+        Request::post("/mcp", &initialize).header("accept", "application/json, text/event-stream");
+    assert_eq!(mcp.send(running.address).await.status, 401);
+    let mcp = mcp.header("authorization", &format!("Bearer {}", super::TOKEN));
+    let answer = mcp.send(running.address).await.json();
+    assert_eq!(answer["result"]["serverInfo"]["name"], "agentloop-host");
 }
 
 #[cfg(unix)]
