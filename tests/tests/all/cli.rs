@@ -376,7 +376,7 @@ async fn a_run_calls_tools_in_parallel_and_prints_the_last_word_alone() {
 /// What the README shows with a server of one's own. Of a small model only the protocol can be asked: that it
 /// calls, that the call runs in its sandbox, that the run ends, and with a history that is whole.
 #[test]
-#[ignore = "needs a local model: start llama-server as the README shows, name it in AGENTLOOP_LOCAL_MODEL \
+#[ignore = "needs a local model: start llama-cpp-server as the README shows, name it in AGENTLOOP_LOCAL_MODEL \
             (http://127.0.0.1:9321/v1), and run `cargo test --workspace -- --ignored a_local_model`"]
 fn a_local_model_calls_a_tool_offered_as_a_schema() {
     let base_url = std::env::var("AGENTLOOP_LOCAL_MODEL")
@@ -1098,7 +1098,7 @@ fn every_command_of_the_readme_is_accounted_for() {
             MODEL,
         ),
         (
-            r#"venv/bin/llama-server --port 9321 -m "$(find venv -name '*.gguf')""#,
+            r#"venv/bin/llama-cpp-server --port 9321 -m "$(find venv -name '*.gguf')""#,
             MODEL,
         ),
         (

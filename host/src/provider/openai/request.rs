@@ -15,7 +15,9 @@ use crate::{
         ModelRequest, ToolSchema,
         replay::{self, Block, NOTHING, Turn},
     },
-    transcript::{Media, ResultContent, Role, ToolResult, ToolUse},
+    transcript::{
+        ContentBlock, Media, Message, ResultContent, Role, ToolInput, ToolResult, ToolUse,
+    },
 };
 
 /// Stands in front of a result that is an error, for which this API has no member.
@@ -45,7 +47,12 @@ pub(super) fn body(request: &ModelRequest<'_>, form: &Form) -> Result<Vec<u8>, s
     })?;
     if as_schema {
         set("response_format", &|| {
-            to_raw_value(&schema::response_format(request.tools))
+            let tools = if asked_again(request.messages) {
+                &[]
+            } else {
+                request.tools
+            };
+            to_raw_value(&schema::response_format(tools))
         })?;
     } else if !request.tools.is_empty() {
         let tools: Vec<Value> = request.tools.iter().map(tool).collect();
@@ -65,6 +72,28 @@ pub(super) fn body(request: &ModelRequest<'_>, form: &Form) -> Result<Vec<u8>, s
         }
     }
     serde_json::to_vec(&body)
+}
+
+/// Whether the model asked for the same thing in its last two turns. A very small one goes on like that for ever,
+/// though it has what it needs: then only an answer is left to it.
+fn asked_again(messages: &[Message]) -> bool {
+    let calls = |message: &Message| -> Vec<(String, ToolInput)> {
+        message
+            .tool_uses()
+            .map(|call| (call.name.clone(), call.input.clone()))
+            .collect()
+    };
+    let [.., before, between, last, after] = messages else {
+        return false;
+    };
+    let is_results = |message: &Message| {
+        let mut blocks = message.content.iter();
+        blocks.all(|block| matches!(block, ContentBlock::ToolResult(_)))
+    };
+    is_results(between)
+        && is_results(after)
+        && last.tool_uses().next().is_some()
+        && calls(before) == calls(last)
 }
 
 fn tool(tool: &ToolSchema) -> Value {
@@ -464,5 +493,48 @@ mod tests {
         assert_eq!(parts[0]["text"], "Result of look: seen");
         assert_eq!(parts[3]["text"], "Result of look: Error: no file");
         assert_eq!(messages[4]["content"], r#"{"answer":"It is there."}"#);
+    }
+
+    #[test]
+    fn a_model_that_asks_again_for_the_same_is_left_only_an_answer() {
+        let form = Form {
+            tools_as_schema: true,
+            ..form()
+        };
+        let turn = |id: &str, n: i64| {
+            let call = ToolUse::new(id, "look", json!({"n": n})).unwrap();
+            let result = ToolResult {
+                tool_use_id: call.id.clone(),
+                content: vec![ResultContent::Text {
+                    text: "seen".into(),
+                }],
+                is_error: false,
+            };
+            [
+                Message {
+                    role: Role::Assistant,
+                    content: vec![call.into()],
+                },
+                Message {
+                    role: Role::User,
+                    content: vec![ContentBlock::ToolResult(result)],
+                },
+            ]
+        };
+        let choices = |turns: &[[Message; 2]]| {
+            let mut messages = vec![Message::user("a")];
+            messages.extend(turns.iter().flatten().cloned());
+            let body = sent(&messages, &form);
+            let schema = &body["response_format"]["json_schema"]["schema"];
+            schema["anyOf"].as_array().unwrap().len()
+        };
+        assert_eq!(choices(&[]), 2);
+        assert_eq!(choices(&[turn("c1", 1)]), 2);
+        assert_eq!(choices(&[turn("c1", 1), turn("c2", 2)]), 2);
+        assert_eq!(choices(&[turn("c1", 1), turn("c2", 1)]), 1);
+        let mut asked = vec![Message::user("a")];
+        asked.extend([turn("c1", 1), turn("c2", 1)].into_iter().flatten());
+        asked.push(Message::user("again, please"));
+        assert!(!asked_again(&asked));
     }
 }
