@@ -53,11 +53,12 @@ fn main() {
     fs::write(out_dir.join("guests.rs"), constants).expect("OUT_DIR can be written");
 }
 
-/// A folder of its own, since the outer cargo holds the lock of its.
+/// The outer cargo's; the guests get a folder of their own in it, since that one is locked.
 fn root_target_dir(out_dir: &Path) -> &Path {
+    // <target>/<profile>/build/<package>/out, where <target> may end with a triple.
     out_dir
         .ancestors()
-        .find(|dir| dir.join("CACHEDIR.TAG").exists())
+        .nth(4)
         .expect("OUT_DIR lies in a target folder")
 }
 

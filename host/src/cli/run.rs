@@ -243,40 +243,82 @@ async fn run_once(
 ) -> (RunResult, Option<Exit>) {
     let (stopper, signal) = Stopper::new();
     let by = Arc::new(OnceLock::new());
-    let watch = tokio::spawn(stop_on_signals(stopper.clone(), Arc::clone(&by)));
+    let watch = tokio::spawn(stop_on_signals(
+        Signals::new(),
+        stopper.clone(),
+        Arc::clone(&by),
+    ));
     let result = agent.run_until(messages, stopper, signal, journal).await;
     // With it goes the wait for a second signal, which would end a later run of the conversation.
     watch.abort();
     (result, by.get().copied())
 }
 
-async fn stop_on_signals(stopper: Stopper, by: Arc<OnceLock<Exit>>) {
-    let first = next_signal().await;
+async fn stop_on_signals(mut signals: Signals, stopper: Stopper, by: Arc<OnceLock<Exit>>) {
+    let first = signals.next().await;
     by.get_or_init(|| first);
     stopper.stop(Canceller::User);
     eprintln!(
         "\n{} once more ends the program at once",
         dim().apply_to("stopping;")
     );
-    let second = next_signal().await;
+    let second = signals.next().await;
     std::process::exit(second.code().into());
 }
 
 pub(super) async fn next_signal() -> Exit {
+    Signals::new().next().await
+}
+
+/// The wishes of a person or a supervisor that this program end. None is lost once this is made.
+struct Signals {
     #[cfg(unix)]
-    {
+    interrupt: Option<tokio::signal::unix::Signal>,
+    #[cfg(unix)]
+    terminate: Option<tokio::signal::unix::Signal>,
+    #[cfg(windows)]
+    ctrl_c: Option<tokio::signal::windows::CtrlC>,
+}
+
+impl Signals {
+    #[cfg(unix)]
+    fn new() -> Self {
         use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            return tokio::select! {
-                _ = tokio::signal::ctrl_c() => Exit::Interrupted,
-                _ = terminate.recv() => Exit::Terminated,
-            };
+        Self {
+            interrupt: signal(SignalKind::interrupt()).ok(),
+            terminate: signal(SignalKind::terminate()).ok(),
         }
     }
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending::<()>().await;
+
+    #[cfg(windows)]
+    fn new() -> Self {
+        Self {
+            ctrl_c: tokio::signal::windows::ctrl_c().ok(),
+        }
     }
-    Exit::Interrupted
+
+    #[cfg(unix)]
+    async fn next(&mut self) -> Exit {
+        async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
+            match signal {
+                Some(signal) => _ = signal.recv().await,
+                None => std::future::pending().await,
+            }
+        }
+        tokio::select! {
+            () = received(&mut self.interrupt) => Exit::Interrupted,
+            () = received(&mut self.terminate) => Exit::Terminated,
+        }
+    }
+
+    #[cfg(windows)]
+    async fn next(&mut self) -> Exit {
+        match &mut self.ctrl_c {
+            Some(ctrl_c) => _ = ctrl_c.recv().await,
+            None => std::future::pending().await,
+        }
+        Exit::Interrupted
+    }
 }
 
 /// What the person wants, or `None` for a conversation.

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Write as _,
+    io::{Read as _, Write as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc,
@@ -665,6 +665,37 @@ fn a_signal_stops_a_hanging_call_and_leaves_a_valid_history() {
         let trace = person.read("trace.jsonl");
         assert_eq!(lines(&trace).last().unwrap()["type"], "run_ended");
     }
+}
+
+/// Its trace goes into a pipe that nobody reads, so that the run can't end by itself.
+#[test]
+fn a_second_signal_ends_the_program_at_once() {
+    let person = Person::with_tools();
+    let pipe = person.path("trace");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let more_than_a_pipe_holds = "x".repeat(1 << 18);
+    let replies = json!([calls(&[tool_use(
+        "c1",
+        "echo",
+        json!({"text": more_than_a_pipe_holds})
+    )])]);
+    let args = person.scripted(&replies, &["--trace", "trace", "Go."]);
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let mut child = person.command(&args).spawn().unwrap();
+    let mut stderr = Until::new(child.stderr.take().unwrap());
+    // Opening waits for the writer; what is read is the beginning of what it writes.
+    let mut reader = fs::File::open(&pipe).unwrap();
+    reader.read_exact(&mut [0; 64]).unwrap();
+    let interrupt = || {
+        let mut kill = Command::new("kill");
+        let sent = kill.args(["-INT", &child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    };
+    interrupt();
+    stderr.until("once more");
+    interrupt();
+    finish(child).is(130);
 }
 
 #[test]
