@@ -15,6 +15,7 @@ mod all {
     mod plugins;
     mod provider;
     mod provider_transcripts;
+    mod registry;
     mod sandbox;
     mod sdk;
     mod server;
