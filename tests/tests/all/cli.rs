@@ -479,6 +479,49 @@ fn events_are_lines_of_json_on_stdout_and_in_the_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn flags_say_what_the_model_is_told_and_which_tools_it_sees() {
+    let person = Person::with_tools();
+    let endpoint = Endpoint::anthropic([Answer::text("Yes.")]);
+    let flags = ["--system", "Be brief.", "--max-tokens", "77"];
+    let tools = ["--tools", "helpful.add,*.echo", "Well?"];
+    let mut command = person.ask(&endpoint, &flags);
+    finish(command.args(tools).spawn().unwrap()).is(0);
+    assert_eq!(endpoint.refusals(), Vec::<String>::new());
+    let body = &endpoint.requests()[0].body;
+    assert!(body["system"].to_string().contains("Be brief."), "{body:#}");
+    assert_eq!(body["max_tokens"], 77);
+    let offered = body["tools"].as_array().unwrap().iter();
+    let offered: Vec<_> = offered.map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(offered, ["echo", "add"]);
+}
+
+#[test]
+fn calls_run_one_after_another_where_that_is_wanted() {
+    let person = Person::with_tools();
+    let naps: Vec<_> = ["c1", "c2", "c3"]
+        .map(|id| tool_use(id, "sleep", json!({"ms": 20})))
+        .into();
+    let replies = json!([calls(&naps), text("Slept.")]);
+    let flags = ["--no-parallel", "--output", "stream-json", "Sleep."];
+    let ran = person.run_scripted(&replies, &flags).is(0);
+    let of_calls: Vec<_> = lines(&ran.stdout)
+        .iter()
+        .filter(|line| line["type"] == "call_started" || line["type"] == "call_ended")
+        .map(|line| {
+            format!(
+                "{} {}",
+                line["type"].as_str().unwrap(),
+                line["id"].as_str().unwrap()
+            )
+        })
+        .collect();
+    let one_by_one = ["c1", "c2", "c3"]
+        .map(|id| [format!("call_started {id}"), format!("call_ended {id}")])
+        .concat();
+    assert_eq!(of_calls, one_by_one);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_history_is_continued() {
     let person = Person::with_tools();
     let endpoint = Endpoint::anthropic([
@@ -1023,6 +1066,33 @@ mod at_a_terminal {
         person
             .run(&["call", "write", r#"{"path": "/out/later", "text": ""}"#])
             .is(0);
+    }
+
+    #[test]
+    fn an_answer_for_this_run_holds_for_it_alone_and_stop_ends_it() {
+        let person = writer();
+        let replies = json!([
+            calls(&[write("c1", "/out/first")]),
+            calls(&[write("c2", "/out/second")]),
+            text("Finished."),
+        ]);
+        let args = person.scripted(&replies, &["Write."]);
+        let mut terminal = Terminal::start(&person, "dumb", &args);
+        terminal.screen.until("[y] once");
+        terminal.types("r\n");
+        let screen = terminal.ends(0);
+        assert_eq!(screen.matches("run?").count(), 1, "{screen}");
+        for file in ["out/first", "out/second"] {
+            assert!(person.path(file).exists(), "{screen}");
+            fs::remove_file(person.path(file)).unwrap();
+        }
+
+        let mut terminal = Terminal::start(&person, "dumb", &args);
+        terminal.screen.until("[y] once");
+        terminal.types("s\n");
+        let screen = terminal.ends(130);
+        assert!(screen.contains("cancelled"), "{screen}");
+        assert!(!person.path("out/first").exists(), "{screen}");
     }
 
     #[test]
