@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use crate::{
     approvals::{Answer, ApprovalRequest, Approver, ApproverFailed},
     cli::{prompt::TerminalApprover, show::Show, terminal::can_ask},
-    config::{Places, Settings, trust::TrustStore},
+    config::{Places, Settings, permissions::Verdict, trust::TrustStore},
 };
 
 /// Whether a person may be asked at all.
@@ -32,7 +32,15 @@ pub fn approver(
     }
     let store = TrustStore::new(&Places::of_this_user().ok()?.state_dir);
     let project = Mutex::new(settings.project.clone());
-    let remember = move |rule: &str| {
+    let permissions = settings.permissions.clone();
+    let remember = move |request: &ApprovalRequest| {
+        let rule = &request.rule_name;
+        // Ask rules come before allow rules, so that another allow rule would change nothing.
+        if let Some((Verdict::Ask, asks)) = permissions.rule_for(rule, &request.call.input) {
+            return Err(format!(
+                "the rule `{asks}` below `ask` comes before whatever is allowed; take it out of the settings to be asked no more"
+            ));
+        }
         let mut project = project.lock().unwrap_or_else(PoisonError::into_inner);
         store
             .append_allow(&mut project, rule)

@@ -16,7 +16,7 @@ use crate::{
 const MAX_ARGUMENT_CHARS: usize = 4_000;
 
 /// Writes the rule of an "always" answer down; the text says where it went, or why it could not.
-pub type Remember = Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>;
+pub type Remember = Arc<dyn Fn(&ApprovalRequest) -> Result<String, String> + Send + Sync>;
 
 /// Asks on stderr and reads the answer from the terminal. One question at a time.
 pub struct TerminalApprover {
@@ -44,7 +44,7 @@ impl Approver for TerminalApprover {
             .await
             .map_err(|error| ApproverFailed(format!("the terminal could not be read: {error}")))?;
         if answer == Answer::Always {
-            match (self.remember)(&request.rule_name) {
+            match (self.remember)(request) {
                 Ok(where_to) => eprintln!("  {}", dim().apply_to(harmless(&where_to))),
                 Err(why) => eprintln!(
                     "  {} it holds for this run only: {}",

@@ -1069,6 +1069,24 @@ mod at_a_terminal {
     }
 
     #[test]
+    fn always_says_when_a_rule_will_ask_all_the_same() {
+        let person = writer();
+        let replies = json!([calls(&[write("c1", "/out/a")]), text("Finished.")]);
+        let flags = ["--set", "permissions.ask=helpful.write", "Write."];
+        let args = person.scripted(&replies, &flags);
+        let mut terminal = Terminal::start(&person, "dumb", &args);
+        terminal.screen.until("[y] once");
+        terminal.types("a\n");
+        let screen = terminal.ends(0);
+        assert!(
+            screen.contains("the rule `helpful.write` below `ask`"),
+            "{screen}"
+        );
+        assert!(person.path("out/a").exists(), "{screen}");
+        assert!(!person.read("agentloop.toml").contains("allow"), "{screen}");
+    }
+
+    #[test]
     fn an_answer_for_this_run_holds_for_it_alone_and_stop_ends_it() {
         let person = writer();
         let replies = json!([
