@@ -41,6 +41,8 @@
     test,
     allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")
 )]
+// It panics where the other end is full or gone; `cli::write` says so instead.
+#![warn(clippy::print_stdout)]
 
 pub mod capability;
 pub mod event;

@@ -17,6 +17,7 @@ use crate::{
         run::AskingArgs,
         show::Show,
         terminal::harmless,
+        write,
     },
     event::Observer,
     tool::ToolOutcome,
@@ -66,22 +67,23 @@ pub async fn run(args: &CallArgs, global: &Global) -> anyhow::Result<Exit> {
 
     let mut records = run_calls(&[tool_use.into()], &app.registry, &deps).await;
     let record = records.pop().context("the call left no record")?;
+    let mut text = String::new();
     if args.json {
-        println!("{:#}", serde_json::to_value(&record)?);
+        text = format!("{:#}\n", serde_json::to_value(&record)?);
     } else {
         for content in &record.result.content {
-            match content {
-                ResultContent::Text { text } => println!("{}", harmless(text)),
-                ResultContent::Image(image) => {
-                    println!(
-                        "[{} image, {} bytes of base64]",
-                        image.media_type,
-                        image.base64.len()
-                    );
-                }
-            }
+            text += &match content {
+                ResultContent::Text { text } => harmless(text),
+                ResultContent::Image(image) => format!(
+                    "[{} image, {} bytes of base64]",
+                    image.media_type,
+                    image.base64.len()
+                ),
+            };
+            text.push('\n');
         }
     }
+    write::stdout(&text)?;
     Ok(exit_of(&record.outcome))
 }
 

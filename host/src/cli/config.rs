@@ -1,7 +1,5 @@
 //! `config`: what holds here, where it comes from, and whether this project may say so.
 
-use std::io::Write as _;
-
 use clap::{Args, Subcommand};
 
 use crate::{
@@ -9,6 +7,7 @@ use crate::{
         Global,
         exit::Exit,
         terminal::{can_ask, caution, dim, harmless, strong},
+        write,
     },
     config::{Flags, Places, Settings, env_vars, trust::TrustStore},
 };
@@ -41,14 +40,16 @@ pub fn run(args: &ConfigArgs, global: &Global) -> anyhow::Result<Exit> {
     match &args.command {
         ConfigCommand::Show { origin } => {
             let settings = global.settings(global.flags())?;
-            let mut out = std::io::stdout().lock();
+            let mut text = String::new();
             for line in settings.origin_lines() {
                 let line = match line.split_once("  # from ") {
                     Some((value, _)) if !origin => value,
                     Some(_) | None => &line,
                 };
-                writeln!(out, "{}", harmless(line))?;
+                text += &harmless(line);
+                text.push('\n');
             }
+            write::stdout(&text)?;
             Ok(Exit::Done)
         }
         ConfigCommand::Trust { yes } => {
@@ -74,7 +75,7 @@ pub fn run(args: &ConfigArgs, global: &Global) -> anyhow::Result<Exit> {
             Ok(Exit::Done)
         }
         ConfigCommand::Env => {
-            print!("{}", env_vars::reference());
+            write::stdout(&env_vars::reference())?;
             Ok(Exit::Done)
         }
     }
@@ -100,11 +101,16 @@ fn show_withheld(settings: &Settings) {
     if settings.withheld.is_empty() {
         return;
     }
-    let path = settings.project.path.display().to_string();
+    let file = &settings.project.path;
+    // A folder's own plugins wait for trust without any settings, too.
+    let (path, of_it) = match file.parent() {
+        Some(folder) if !file.exists() => (folder, "this of it does"),
+        Some(_) | None => (file.as_path(), "these of its settings do"),
+    };
     eprintln!(
-        "{} {} is not trusted, so these of its settings do not count:",
+        "{} {} is not trusted, so {of_it} not count:",
         caution().apply_to("note:"),
-        strong().apply_to(harmless(&path))
+        strong().apply_to(harmless(&path.display().to_string()))
     );
     for withheld in &settings.withheld {
         eprintln!("  {}", harmless(&withheld.to_string()));

@@ -13,6 +13,7 @@ use crate::{
         exit::Exit,
         show::{Detail, Show},
         terminal::{dim, harmless, strong},
+        write,
     },
     config::Places,
     event::Observer,
@@ -75,9 +76,12 @@ pub async fn run(args: &DemoArgs, global: &Global) -> anyhow::Result<Exit> {
     }
     let result = agent.run(vec![Message::user(TASK)]).await;
     if args.json {
-        println!("{:#}", serde_json::to_value(&result)?);
+        write::stdout(&format!("{:#}\n", serde_json::to_value(&result)?))?;
     } else if !std::io::stdout().is_terminal() {
-        println!("{}", harmless(result.final_text().unwrap_or_default()));
+        write::stdout(&format!(
+            "{}\n",
+            harmless(result.final_text().unwrap_or_default())
+        ))?;
     }
     if !result.status.is_success() {
         show.status(&result.status);

@@ -1,7 +1,7 @@
 //! `run`: a task for the agent, or a conversation.
 
 use std::{
-    io::{IsTerminal as _, Read as _, Write as _},
+    io::{IsTerminal as _, Read as _},
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
@@ -21,6 +21,7 @@ use crate::{
         show::Show,
         terminal::{caution, dim, harmless, next_line, strong},
         trace::{StreamJson, TraceFile},
+        write,
     },
     config::Flags,
     event::Observer,
@@ -212,10 +213,13 @@ pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let mut deps = app.deps();
     deps.approver = approver(&app.settings, args.asking.yes, &show, Asking::WherePossible);
     deps.observers.push(Arc::clone(&show) as Arc<dyn Observer>);
-    if output == Output::StreamJson {
-        deps.observers
-            .push(Arc::new(StreamJson::new(run_id.to_string())));
-    }
+    let stream =
+        (output == Output::StreamJson).then(|| Arc::new(StreamJson::new(run_id.to_string())));
+    deps.observers.extend(
+        stream
+            .iter()
+            .map(|stream| Arc::clone(stream) as Arc<dyn Observer>),
+    );
     let agent = app.agent(deps)?;
     let journal = || -> anyhow::Result<Option<Box<dyn Journal>>> {
         let Some(path) = &args.trace else {
@@ -232,6 +236,9 @@ pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     messages.push(Message::user(prompt));
     let (result, signal) = run_once(&agent, messages, journal()?).await;
     print(&result, output, stream_text, &show)?;
+    if let Some(stream) = stream {
+        stream.finish().context("can't write to stdout")?;
+    }
     Ok(signal.unwrap_or_else(|| Exit::of(&result)))
 }
 
@@ -378,7 +385,6 @@ fn history(path: &Path) -> anyhow::Result<(Vec<Message>, Vec<String>)> {
 }
 
 fn print(result: &RunResult, output: Output, text_shown: bool, show: &Show) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
     match output {
         Output::Text if text_shown => {}
         Output::Text => {
@@ -389,7 +395,7 @@ fn print(result: &RunResult, output: Output, text_shown: bool, show: &Show) -> a
                 } else {
                     text.to_owned()
                 };
-                writeln!(out, "{text}").context("can't write to stdout")?;
+                write::stdout(&format!("{text}\n"))?;
             }
         }
         Output::Json => {
@@ -397,7 +403,7 @@ fn print(result: &RunResult, output: Output, text_shown: bool, show: &Show) -> a
             if let Some(object) = value.as_object_mut() {
                 object.insert("final_text".into(), result.final_text().into());
             }
-            writeln!(out, "{value:#}").context("can't write to stdout")?;
+            write::stdout(&format!("{value:#}\n"))?;
         }
         Output::StreamJson => {}
     }

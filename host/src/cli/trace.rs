@@ -117,19 +117,38 @@ impl Journal for TraceFile {
     }
 }
 
-/// Writes every event to stdout.
-pub struct StreamJson(Mutex<Lines>);
+/// Writes every event to stdout, up to the first that can't be written.
+pub struct StreamJson(Mutex<Writing>);
+
+struct Writing {
+    lines: Lines,
+    failed: Option<io::Error>,
+}
 
 impl StreamJson {
     pub fn new(run: String) -> Self {
-        Self(Mutex::new(Lines::new(run)))
+        Self(Mutex::new(Writing {
+            lines: Lines::new(run),
+            failed: None,
+        }))
+    }
+
+    /// Why lines are missing, if they are. A reader that has gone away misses none.
+    pub fn finish(&self) -> io::Result<()> {
+        let mut writing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match writing.failed.take() {
+            Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+            Some(_) | None => Ok(()),
+        }
     }
 }
 
 impl Observer for StreamJson {
     fn observe(&self, event: &RunEvent) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A reader that went away must not end the run; its result is in the trace and the history.
-        let _ = lines.write(event, std::io::stdout().lock());
+        let mut writing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // It does not end the run, whose result is in the trace and the history; `finish` tells.
+        if writing.failed.is_none() {
+            writing.failed = writing.lines.write(event, std::io::stdout().lock()).err();
+        }
     }
 }

@@ -33,7 +33,9 @@ pub(super) fn stdout(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
+        written => written.map_err(|error| {
+            io::Error::new(error.kind(), format!("can't write to stdout: {error}"))
+        }),
     }
 }
 

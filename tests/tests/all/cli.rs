@@ -895,6 +895,54 @@ fn trust_lets_a_projects_file_grant_until_it_changes() {
         .says(&["is not trusted"]);
 }
 
+/// A disk that is full, as far as a command can see: the error is one line, and the exit code tells.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_that_cannot_write_its_answer_says_so() {
+    let person = Person::with_tools();
+    person.write(
+        "script.json",
+        json!({"replies": [text("Done.")]}).to_string(),
+    );
+    let scripted = ["run", "--provider", "scripted", "--script", "script.json"];
+    let commands: [&[&str]; 10] = [
+        &["call", "echo", r#"{"text": "x"}"#],
+        &["call", "echo", r#"{"text": "x"}"#, "--json"],
+        &["tools"],
+        &["inspect", "plugins/helpful.wasm"],
+        &["config", "show"],
+        &["config", "env"],
+        &["schema"],
+        &[&scripted[..], &["Go."]].concat(),
+        &[&scripted[..], &["--json", "Go."]].concat(),
+        &[&scripted[..], &["--output", "stream-json", "Go."]].concat(),
+    ];
+    for args in commands {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let ran = finish(person.command(args).stdout(full).spawn().unwrap());
+        let error = ran.stderr.lines().last().unwrap_or_default();
+        assert!(
+            error.starts_with("error: can't write to stdout: "),
+            "{args:?}: {ran:#?}"
+        );
+        assert_eq!(ran.code, 1, "{args:?}: {ran:#?}");
+    }
+}
+
+#[test]
+fn a_folder_without_settings_is_named_where_its_plugins_wait_for_trust() {
+    let person = Person::new();
+    person.write("plugins/echo.wasm", guests::ECHO);
+    let ran = person.run(&["tools"]);
+    let folder = fs::canonicalize(person.folder.path()).unwrap();
+    let note = format!("{} is not trusted", folder.display());
+    assert!(ran.stderr.contains(&note), "no `{note}` in {ran:#?}");
+    assert!(
+        !ran.stderr.contains("agentloop.toml is not trusted"),
+        "{ran:#?}"
+    );
+}
+
 /// Reads a stream until a text comes.
 struct Until {
     told: mpsc::Receiver<Vec<u8>>,
