@@ -895,6 +895,100 @@ fn trust_lets_a_projects_file_grant_until_it_changes() {
         .says(&["is not trusted"]);
 }
 
+/// B42: a limit that is set is a limit that is felt.
+#[test]
+fn each_limit_of_a_call_has_its_effect() {
+    let person = Person::with_tools();
+    person.write("plugins/hostile.wasm", guests::HOSTILE);
+    let long = json!({"text": "x".repeat(10_000)}).to_string();
+    let breaches = [
+        (
+            "sandbox.timeout=50ms",
+            "sleep",
+            r#"{"ms": 600000}"#,
+            124,
+            "timed out",
+        ),
+        (
+            "sandbox.memory=4MiB",
+            "allocate",
+            r#"{"pieces": 64}"#,
+            1,
+            "its limit of 4 MiB",
+        ),
+        (
+            "sandbox.output=1KiB",
+            "echo",
+            long.as_str(),
+            1,
+            "its limit of 1 KiB",
+        ),
+        (
+            "sandbox.fuel=100000",
+            "count",
+            r#"{"to": 100000000}"#,
+            1,
+            "budget of 100000",
+        ),
+    ];
+    for (limit, tool, input, code, words) in breaches {
+        let ran = person.run(&["call", tool, input, "--set", limit]).is(code);
+        assert!(
+            ran.stdout.contains(words),
+            "{limit}: no `{words}` in {ran:#?}"
+        );
+    }
+    for setting in [
+        "sandbox.pool=false",
+        "sandbox.cache_dir=none",
+        "sandbox.max_live_calls=1",
+    ] {
+        let call = ["call", "add", r#"{"a": 1, "b": 2}"#, "--set", setting];
+        person.run(&call).is(0).prints("3\n");
+    }
+}
+
+/// As above, for the limits of a run.
+#[test]
+fn each_limit_of_a_run_has_its_effect() {
+    let person = Person::with_tools();
+    let add = |id: &str, a: i64| tool_use(id, "add", json!({"a": a, "b": 2}));
+    let same: Vec<Value> = ["c1", "c2", "c3"].map(|id| calls(&[add(id, 1)])).into();
+    let other: Vec<Value> = (1..4).map(|n| calls(&[add(&format!("c{n}"), n)])).collect();
+    let run = |replies: &[Value], limits: &str| {
+        let replies = json!([replies, &[text("Done.")]].concat());
+        let mut flags = vec!["--json", "Go."];
+        flags.extend(limits.split(' ').flat_map(|limit| ["--set", limit]));
+        person.run_scripted(&replies, &flags)
+    };
+    for (limit, replies, status) in [
+        ("limits.max_iterations=2", &other, "iteration_limit"),
+        ("limits.max_tool_calls=2", &other, "tool_call_limit"),
+        (
+            "limits.repeated_calls.warn=1 limits.repeated_calls.refuse=2 limits.repeated_calls.stop=3",
+            &same,
+            "repeating",
+        ),
+    ] {
+        let result = run(replies, limit).is(3).json();
+        assert_eq!(result["status"], status, "{limit}: {result:#}");
+        assert_paired(&result["messages"]);
+    }
+    for (limit, words) in [
+        ("limits.repeated_calls.warn=2", "in 2 turns in a row"),
+        (
+            "limits.repeated_calls.warn=1 limits.repeated_calls.refuse=2",
+            "Denied: this very call",
+        ),
+    ] {
+        let result = run(&same, limit).is(0).json();
+        assert!(
+            result["messages"].to_string().contains(words),
+            "{limit}: {result:#}"
+        );
+    }
+}
+
 /// A disk that is full, as far as a command can see: the error is one line, and the exit code tells.
 #[cfg(target_os = "linux")]
 #[test]
