@@ -468,6 +468,70 @@ fn asking(agent: &mut ToolLoop, approver: Option<Arc<Answers>>) {
     agent.deps.approver = approver.map(|approver| approver as _);
 }
 
+/// Answers the first question only after the second.
+#[derive(Default)]
+struct Backwards {
+    asked: AtomicUsize,
+    second_answered: Notify,
+}
+
+#[async_trait]
+impl Approver for Backwards {
+    async fn approve(&self, request: &ApprovalRequest) -> Result<Answer, ApproverFailed> {
+        let text = &request.call.input["text"];
+        if self.asked.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.second_answered.notified().await;
+            return Ok(Answer::Deny {
+                reason: Some(format!("not {text}")),
+            });
+        }
+        self.second_answered.notify_one();
+        Ok(Answer::Once)
+    }
+}
+
+#[tokio::test]
+async fn questions_of_a_batch_are_answered_in_any_order() {
+    let model = scripted(json!([
+        calls(&[
+            ("a", "echo", json!({"text": "1"})),
+            ("b", "echo", json!({"text": "2"})),
+        ]),
+        says("done"),
+    ]));
+    let mut agent = agent(&model, [echo()]);
+    asking(&mut agent, None);
+    agent.deps.approver = Some(Arc::new(Backwards::default()));
+    let result = run(&agent, "go").await;
+    let [first, second] = results(&result.messages[2])[..] else {
+        panic!("{result:?}");
+    };
+    assert!(first.text().contains("not \"1\""), "{first:?}");
+    assert!(
+        second.text().contains('2') && !second.is_error,
+        "{second:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_run_that_hit_its_limit_can_be_continued() {
+    let model = scripted(json!([
+        calls(&[("a", "echo", json!({"text": "1"}))]),
+        says("done"),
+    ]));
+    let mut agent = agent(&model, [echo()]);
+    agent.limits.max_iterations = 1;
+    let stopped = run(&agent, "go").await;
+    assert!(
+        matches!(stopped.status, RunStatus::IterationLimit { .. }),
+        "{stopped:?}"
+    );
+    assert_paired(&stopped.messages);
+    let continued = agent.run(stopped.messages).await;
+    assert_eq!(continued.status, RunStatus::Completed);
+    assert_eq!(continued.final_text(), Some("done"));
+}
+
 /// Says yes once more time has passed than a call may take.
 struct Slow(Duration);
 

@@ -105,6 +105,38 @@ async fn go_on(agent: &ToolLoop, before: RunResult, text: &str) -> RunResult {
     agent.run(messages).await
 }
 
+/// B24: such a root would make the endpoint refuse every request.
+#[tokio::test]
+async fn a_tool_whose_arguments_are_a_choice_takes_no_other_down() {
+    for way in WAYS {
+        let endpoint = way.endpoint([
+            Answer::reply(json!([
+                call("1", "load", json!({})),
+                call("2", "load", json!({"url": "u", "file": "f"})),
+                call("3", "load", json!({"url": "u"})),
+                call("4", "plain", json!({})),
+            ])),
+            Answer::text("done"),
+        ]);
+        let schema = json!({
+            "type": "object",
+            "properties": {"url": {"type": "string"}, "file": {"type": "string"}},
+            "oneOf": [{"required": ["url"]}, {"required": ["file"]}],
+        });
+        let fine = |_| Ok::<_, String>("fine");
+        let load = NativeTool::new("load", "Loads.", schema, fine).unwrap();
+        let plain = NativeTool::new("plain", "Is plain.", json!({"type": "object"}), fine).unwrap();
+        let (mut agent, _) = way.agent(&endpoint);
+        agent.registry = Arc::new(Registry::new([load, plain]).unwrap());
+        let result = agent.run(vec![Message::user("go")]).await;
+        assert_eq!(endpoint.refusals(), [""; 0], "{way:?}");
+        assert_eq!(result.status, RunStatus::Completed, "{way:?}");
+        let results = results(&result.messages[2]);
+        let errors: Vec<bool> = results.iter().map(|result| result.is_error).collect();
+        assert_eq!(errors, [true, true, false, false], "{way:?}: {results:#?}");
+    }
+}
+
 /// B01, B03, B06, B07, B09, B11, B12 and B14 in one conversation.
 #[tokio::test]
 async fn a_conversation_in_which_everything_goes_wrong_stays_valid() {
@@ -131,6 +163,10 @@ async fn a_conversation_in_which_everything_goes_wrong_stays_valid() {
         let first = agent.run(vec![Message::user("go")]).await;
         assert_eq!(endpoint.refusals(), [""; 0], "{way:?}");
         assert_eq!(first.status, RunStatus::Completed, "{way:?}");
+        // Saved, it is read again as it was.
+        let saved = serde_json::to_string(&first.messages).unwrap();
+        let read: Vec<Message> = serde_json::from_str(&saved).unwrap();
+        assert_eq!(read, first.messages, "{way:?}");
         let second = go_on(&agent, first, "and now?").await;
         assert_eq!(endpoint.refusals(), [""; 0], "{way:?}");
         assert_eq!(second.status, RunStatus::Completed, "{way:?}");

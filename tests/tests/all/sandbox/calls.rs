@@ -268,6 +268,19 @@ async fn a_dropped_call_frees_its_slot() {
     }
 }
 
+/// B20: it is said at the start, and with the remedy.
+#[tokio::test]
+async fn a_pool_that_the_machine_cannot_give_is_an_error() {
+    let settings = SandboxSettings {
+        max_live_calls: usize::MAX,
+        ..guests::settings()
+    };
+    let error = Sandbox::new(settings).err().unwrap().to_string();
+    for word in ["lower the number of live calls", "`pool = false`"] {
+        assert!(error.contains(word), "{error}");
+    }
+}
+
 /// RUSTSEC-2026-0022: dropping calls at whatever point harms nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_can_be_dropped_at_any_point() {
