@@ -22,16 +22,18 @@ from_pip() {
     fi
 }
 
-# from_npm PACKAGE VERSION: into $tools/npm/node_modules
+# from_npm PACKAGE VERSION: into the folder $npm. One for each: side by side, what one brings along can take the
+# place of what the other needs.
 from_npm() {
     command -v npm >/dev/null || { echo "missing: node and npm (20 or newer)" >&2; exit 3; }
-    if ! grep -qs "\"version\": \"$2\"" "$tools/npm/node_modules/$1/package.json"; then
-        npm install --silent --no-fund --no-audit --prefix "$tools/npm" "$1@$2"
+    npm="$tools/${1##*/}/node_modules/$1"
+    if ! grep -qs "\"version\": \"$2\"" "$npm/package.json"; then
+        npm install --silent --no-fund --no-audit --prefix "$tools/${1##*/}" "$1@$2"
     fi
 }
 
 # as_program CORE OUT: a core module of WASI 0.1 as a component that is a program
 as_program() {
     from_npm @bytecodealliance/jco 1.35.0
-    node "$tools/npm/node_modules/@bytecodealliance/jco/dist/jco.js" new "$1" --wasi-command --output "$2" >/dev/null
+    node "$npm/dist/jco.js" new "$1" --wasi-command --output "$2" >/dev/null
 }

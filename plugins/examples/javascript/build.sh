@@ -5,4 +5,4 @@ set -eu
 out=$(absolute "${1:-slug.wasm}")
 from_npm @bytecodealliance/componentize-js 0.23.0
 cd "$here"
-node "$tools/npm/node_modules/@bytecodealliance/componentize-js/src/cli.js" slug.js --wit wit --out "$out"
+node "$npm/src/cli.js" slug.js --wit wit --out "$out"
