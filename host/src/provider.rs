@@ -2,6 +2,8 @@
 
 mod anthropic;
 mod exchange;
+#[cfg(test)]
+mod heard;
 mod openai;
 mod pieces;
 mod replay;

@@ -454,21 +454,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[derive(Default)]
-    struct Heard(String);
-
-    impl Watch for Heard {
-        fn delta(&mut self, delta: Delta<'_>) {
-            match delta {
-                Delta::Text(text) => self.0.push_str(text),
-                Delta::Reasoning(text) => self.0.push_str(&format!("({text})")),
-                Delta::ToolUse { name } => self.0.push_str(&format!("<{name}>")),
-            }
-        }
-        fn retrying(&mut self, _: u32, _: std::time::Duration, _: &crate::provider::ProviderError) {
-        }
-    }
+    use crate::provider::heard::Heard;
 
     /// The reply that these events make, given as their data.
     fn streamed(events: &[&str]) -> Result<(ModelReply, String), Fault> {
