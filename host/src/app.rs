@@ -1,6 +1,6 @@
 //! Wiring: from settings to the parts of a running program. The only place that names them together.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use url::Url;
 
@@ -18,7 +18,11 @@ use crate::{
     },
     registry::{
         Registry, RegistryError, SetAside,
-        folder::{self, Loaded},
+        folder::{
+            Folders, Loaded,
+            watch::{Watching, watch},
+        },
+        live::LiveRegistry,
     },
     sandbox::{Sandbox, SandboxError},
 };
@@ -29,10 +33,13 @@ const OPENAI: &str = "https://api.openai.com/v1";
 /// The parts, ready for runs and calls.
 pub struct App {
     pub settings: Settings,
-    pub registry: Arc<Registry>,
+    pub registry: LiveRegistry,
     /// What a person should know of settings and plugins although nothing keeps the program from working; a
     /// sentence each.
     pub notes: Vec<String>,
+    sandbox: Sandbox,
+    /// What the registry was made from, until it is watched.
+    unwatched: Mutex<Option<(Folders, Loaded)>>,
 }
 
 /// Why the program can't start.
@@ -74,39 +81,50 @@ impl App {
     /// Starts the sandbox and loads the plugins. A plugin that can't be loaded is set aside.
     pub async fn open(settings: Settings) -> Result<Self, AppError> {
         let sandbox = Sandbox::new(settings.sandbox.clone())?;
-        let folders: Vec<_> = settings
-            .plugin_dirs
-            .iter()
-            .filter(|dir| dir.is_dir())
-            .cloned()
-            .collect();
-        let operator =
-            |name: &PluginName| (settings.grants_for(name), settings.operator_limits(name));
-        let Loaded { plugins, set_aside } = folder::load(&folders, &sandbox, operator).await;
-        let names: Vec<PluginName> = plugins.iter().map(|plugin| plugin.name.clone()).collect();
-        let registry = Registry::with_plugins([], plugins, Some(&sandbox), set_aside)?;
-        let rule_names: Vec<String> = registry
-            .tools()
-            .iter()
-            .map(|tool| tool.rule_name.clone())
-            .collect();
+        let operator = {
+            let settings = settings.clone();
+            move |name: &PluginName| (settings.grants_for(name), settings.operator_limits(name))
+        };
+        let folders = settings.plugin_dirs.clone();
+        let mut folders = Folders::new(folders, sandbox.clone(), operator);
+        let loaded = folders.read().await;
+        let (registry, told) = registry(&settings, &sandbox, &loaded)?;
         let mut notes = settings.notes.clone();
-        notes.extend(settings.notes_about(&names, &rule_names));
-        let told = |set_aside: &SetAside| format!("{}: {}", set_aside.what, set_aside.why);
-        notes.extend(registry.set_aside().iter().map(told));
-        let registry = registry.filtered(|tool| settings.shows_tool(&tool.rule_name));
+        notes.extend(told);
         Ok(Self {
             settings,
-            registry: Arc::new(registry),
+            registry: LiveRegistry::from(Arc::new(registry)),
             notes,
+            sandbox,
+            unwatched: Mutex::new(Some((folders, loaded))),
         })
+    }
+
+    /// From now on, until the answer is dropped, the registry follows what becomes of the plugins folders. `None`
+    /// where it does so already.
+    pub fn watch(&self) -> Option<Watching> {
+        let mut unwatched = self
+            .unwatched
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let (folders, loaded) = unwatched.take()?;
+        let (settings, sandbox) = (self.settings.clone(), self.sandbox.clone());
+        let live = self.registry.clone();
+        Some(watch(folders, &loaded, live, move |loaded| {
+            let (registry, told) = registry(&settings, &sandbox, &loaded)?;
+            tracing::info!("the plugins have changed: {} tools", registry.tools().len());
+            for note in told {
+                tracing::warn!("{note}");
+            }
+            Ok(registry)
+        }))
     }
 
     /// An agent as the settings say, with these people and watchers.
     pub fn agent(&self, deps: Deps) -> Result<ToolLoop, AppError> {
         let limits = self.settings.limits;
         let (provider, model) = self.provider()?;
-        let mut agent = ToolLoop::new(provider, model, Arc::clone(&self.registry));
+        let mut agent = ToolLoop::new(provider, model, self.registry.clone());
         agent.system = self.settings.system.clone();
         agent.deps = deps;
         agent.wall_time = limits.wall_time;
@@ -189,6 +207,27 @@ impl App {
             }
         }
     }
+}
+
+/// The tools that a run sees, and what a person should know of them.
+fn registry(
+    settings: &Settings,
+    sandbox: &Sandbox,
+    loaded: &Loaded,
+) -> Result<(Registry, Vec<String>), RegistryError> {
+    let plugins = loaded.plugins.iter().cloned();
+    let registry = Registry::with_plugins([], plugins, Some(sandbox), loaded.set_aside.clone())?;
+    let names: Vec<PluginName> = loaded.plugins.iter().map(|p| p.name.clone()).collect();
+    let rule_names: Vec<String> = registry
+        .tools()
+        .iter()
+        .map(|tool| tool.rule_name.clone())
+        .collect();
+    let mut notes = settings.notes_about(&names, &rule_names);
+    let told = |set_aside: &SetAside| format!("{}: {}", set_aside.what, set_aside.why);
+    notes.extend(registry.set_aside().iter().map(told));
+    let registry = registry.filtered(|tool| settings.shows_tool(&tool.rule_name));
+    Ok((registry, notes))
 }
 
 /// The usual endpoints take nothing without a key; one of the operator's own may.

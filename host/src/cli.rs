@@ -194,7 +194,7 @@ async fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Tools(args) => {
             let settings = config::settings_for_tools(&cli.global, cli.global.flags())?;
             let app = App::open(settings).await?;
-            return tools::run(args, &app.registry);
+            return tools::run(args, &app.registry.now());
         }
         Command::Inspect(args) => {
             let settings = cli.global.settings(cli.global.flags())?;

@@ -15,7 +15,7 @@
 //! | [`policy`] | may this call run? The only place that can say yes |
 //! | [`approvals`] | asking a person |
 //! | [`sandbox`] | components: loading them, a fresh instance for each call, limits that end things; the only user of wasmtime |
-//! | [`registry`] | from tools to an immutable, ordered set of them; schemas as models are shown them |
+//! | [`registry`] | from tools to an immutable, ordered set of them, one after another as folders change; schemas as models are shown them |
 //! | [`provider`] | model endpoints; vendor JSON stops there |
 //! | [`http`] | trust and time-outs that all HTTP clients share |
 //! | [`config`] | settings from flags, environment and files, each with its origin |

@@ -51,7 +51,10 @@ use self::{
     offer::Offer,
     suspended::{StateKey, Suspended},
 };
-use crate::{agent::Deps, registry::Registry};
+use crate::{
+    agent::Deps,
+    registry::{Registry, live::LiveRegistry},
+};
 
 /// How long a client may take to accept the news that the list of tools has changed.
 const NEWS_WAIT: Duration = Duration::from_secs(5);
@@ -87,6 +90,8 @@ pub struct McpServer {
 
 struct Shared {
     offer: watch::Sender<Arc<Offer>>,
+    /// Told when the list that clients see has changed.
+    news: watch::Sender<()>,
     deps: Deps,
     config: ServerConfig,
     /// Clients with a session; those of the stateless revision listen by themselves.
@@ -118,6 +123,7 @@ impl McpServer {
         Ok(Self {
             shared: Arc::new(Shared {
                 offer: watch::Sender::new(Arc::new(Offer::new(registry))),
+                news: watch::Sender::new(()),
                 deps,
                 config,
                 peers: Mutex::default(),
@@ -127,11 +133,25 @@ impl McpServer {
         })
     }
 
-    /// Offers other tools from now on and tells all clients. Running calls keep what they were started with.
+    /// Offers what `live` offers, for as long as this is polled.
+    pub async fn follow(&self, live: &LiveRegistry) {
+        let mut changes = live.subscribe();
+        self.replace(live.now()).await;
+        while changes.changed().await.is_ok() {
+            let now = Arc::clone(&changes.borrow_and_update());
+            self.replace(now).await;
+        }
+    }
+
+    /// Offers other tools from now on, and tells all clients if their list is another one. Running calls keep what
+    /// they were started with.
     pub async fn replace(&self, registry: Arc<Registry>) {
-        self.shared
-            .offer
-            .send_replace(Arc::new(Offer::new(registry)));
+        let offer = Arc::new(Offer::new(registry));
+        let before = self.shared.offer.send_replace(Arc::clone(&offer));
+        if before.lists_the_same(&offer) {
+            return;
+        }
+        self.shared.news.send_replace(());
         let peers: Vec<_> = {
             let mut peers = self.peers();
             peers.retain(|peer| !peer.is_transport_closed());
@@ -318,13 +338,12 @@ impl ServerHandler for Handler {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let mut offers = self.shared.offer.subscribe();
-        offers.mark_unchanged();
+        let mut news = self.shared.news.subscribe();
         loop {
             tokio::select! {
                 () = context.cancelled() => return Ok(()),
                 () = self.ended.cancelled() => return Ok(()),
-                changed = offers.changed() => {
+                changed = news.changed() => {
                     if changed.is_err() || context.sink().notify_tool_list_changed().await.is_err() {
                         return Ok(());
                     }

@@ -1,6 +1,7 @@
 //! From tools to an immutable, ordered set of them: what one run sees.
 
 pub mod folder;
+pub mod live;
 pub mod native;
 pub mod schema;
 
@@ -64,6 +65,7 @@ pub struct SetAside {
 }
 
 /// A component with what the operator grants it.
+#[derive(Clone)]
 pub struct Plugin {
     pub name: PluginName,
     /// The file it came from, as the operator wrote it.

@@ -34,7 +34,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use self::{access::Access, metrics::Metrics, problem::Problem};
-use crate::{agent::Deps, registry::Registry};
+use crate::{agent::Deps, registry::live::LiveRegistry};
 
 /// What one server holds at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Default for Bounds {
 
 /// What the routes share.
 pub(crate) struct Shared {
-    registry: Arc<Registry>,
+    registry: LiveRegistry,
     deps: Deps,
     access: Access,
     bounds: Bounds,
@@ -79,10 +79,15 @@ pub struct Server {
 impl Server {
     /// `deps` gives the rules and bounds of every call. Where it has no approver, a call that has to be asked
     /// about is refused with the line that would allow it.
-    pub fn new(registry: Arc<Registry>, deps: Deps, access: Access, bounds: Bounds) -> Self {
+    pub fn new(
+        registry: impl Into<LiveRegistry>,
+        deps: Deps,
+        access: Access,
+        bounds: Bounds,
+    ) -> Self {
         let shared = Arc::new(Shared {
             metrics: Metrics::new(),
-            registry,
+            registry: registry.into(),
             deps,
             access,
             bounds,

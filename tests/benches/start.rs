@@ -66,7 +66,7 @@ fn program(dir: &Path, arguments: &[&str]) {
 async fn in_process(inputs: &Inputs) {
     let app = App::open(Settings::resolve(inputs).unwrap()).await.unwrap();
     let call = ToolUse::new("call-1", "now", json!({})).unwrap();
-    let records = run_calls(&[call.into()], &app.registry, &app.deps()).await;
+    let records = run_calls(&[call.into()], &app.registry.now(), &app.deps()).await;
     assert!(
         matches!(records[0].outcome, ToolOutcome::Answered(_)),
         "{records:?}"

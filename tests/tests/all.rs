@@ -16,6 +16,7 @@ mod all {
     mod provider;
     mod provider_transcripts;
     mod registry;
+    mod reload;
     mod sandbox;
     mod sdk;
     mod server;

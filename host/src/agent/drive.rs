@@ -13,7 +13,7 @@ use crate::{
     },
     event::RunEvent,
     provider::{Delta, ModelReply, ModelRequest, Provider, ProviderError, Watch},
-    registry::Registry,
+    registry::{Registry, live::LiveRegistry},
     tool::Canceller,
     transcript::{Message, Usage, repair},
 };
@@ -23,7 +23,8 @@ pub struct ToolLoop {
     pub provider: Arc<dyn Provider>,
     pub model: String,
     pub system: Option<String>,
-    pub registry: Arc<Registry>,
+    /// A change of it reaches a run between two turns.
+    pub registry: LiveRegistry,
     pub deps: Deps,
     pub limits: RunLimits,
     /// From the start of a run; approvals are waited for on this clock too.
@@ -45,13 +46,13 @@ impl ToolLoop {
     pub fn new(
         provider: Arc<dyn Provider>,
         model: impl Into<String>,
-        registry: Arc<Registry>,
+        registry: impl Into<LiveRegistry>,
     ) -> Self {
         Self {
             provider,
             model: model.into(),
             system: None,
-            registry,
+            registry: registry.into(),
             deps: Deps::default(),
             limits: RunLimits::default(),
             wall_time: None,
@@ -119,7 +120,7 @@ struct Driving<'a> {
 
 impl Driving<'_> {
     async fn drive(&self, run: &mut Run, repairs: Vec<repair::Repair>) -> Result<(), RunError> {
-        let registry = &self.agent.registry;
+        let mut registry = self.agent.registry.now();
         self.recorder.record(&RunEvent::RunStarted {
             model: self.agent.model.clone(),
             tools: registry
@@ -142,6 +143,8 @@ impl Driving<'_> {
                     max_tokens,
                 } => {
                     self.recorder.record(&RunEvent::TurnStarted { turn })?;
+                    // The calls of a turn go to the tools that the model was shown for it.
+                    registry = self.agent.registry.now();
                     let mut showing = Showing {
                         recorder: self.recorder,
                         lost: Usage::default(),
@@ -149,7 +152,7 @@ impl Driving<'_> {
                     let asked = tokio::select! {
                         biased;
                         by = self.signal.stopped() => Err(by),
-                        reply = self.ask(messages, max_tokens, &mut showing) => Ok(reply),
+                        reply = self.ask(&registry, messages, max_tokens, &mut showing) => Ok(reply),
                     };
                     run.attempt_lost(showing.lost);
                     match asked {
@@ -170,7 +173,7 @@ impl Driving<'_> {
                         })?;
                     }
                     let batch = Batch {
-                        registry,
+                        registry: &registry,
                         deps: &self.agent.deps,
                         consents: &self.consents,
                         recorder: self.recorder,
@@ -188,6 +191,7 @@ impl Driving<'_> {
 
     async fn ask(
         &self,
+        registry: &Registry,
         messages: &[Message],
         max_tokens: u32,
         showing: &mut Showing<'_>,
@@ -196,7 +200,7 @@ impl Driving<'_> {
             model: &self.agent.model,
             system: self.agent.system.as_deref(),
             messages,
-            tools: self.agent.registry.schemas(),
+            tools: registry.schemas(),
             max_tokens,
         };
         self.agent.provider.ask(&request, showing).await

@@ -56,8 +56,8 @@ pub async fn run(args: &CallArgs, global: &Global) -> anyhow::Result<Exit> {
         observers: vec![Arc::clone(&show) as Arc<dyn Observer>],
         ..app.deps()
     };
-    let by_rule_name = app
-        .registry
+    let registry = app.registry.now();
+    let by_rule_name = registry
         .tools()
         .iter()
         .find(|tool| tool.rule_name == args.tool);
@@ -65,7 +65,7 @@ pub async fn run(args: &CallArgs, global: &Global) -> anyhow::Result<Exit> {
     let mut tool_use = ToolUse::new("call_0_0", name, json!({}))?;
     tool_use.input = crate::transcript::ToolInput::parse(&arguments);
 
-    let mut records = run_calls(&[tool_use.into()], &app.registry, &deps).await;
+    let mut records = run_calls(&[tool_use.into()], &registry, &deps).await;
     let record = records.pop().context("the call left no record")?;
     let mut text = String::new();
     if args.json {

@@ -7,7 +7,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use self::clients::{Client, Launch};
 use crate::{
@@ -100,7 +100,12 @@ async fn serve(args: &McpArgs, global: &Global) -> anyhow::Result<Exit> {
             approver: approver(&app.settings, args.asking.yes, &show, Asking::Never),
             ..app.deps()
         };
-        let server = McpServer::new(Arc::clone(&app.registry), deps)?;
+        let _watching = app.watch();
+        let server = McpServer::new(app.registry.now(), deps)?;
+        let _following = AbortOnDropHandle::new(tokio::spawn({
+            let (server, live) = (server.clone(), app.registry.clone());
+            async move { server.follow(&live).await }
+        }));
         match args.http {
             Some(address) => serve_http(args, &server, address, stop.clone()).await?,
             None => {

@@ -221,6 +221,7 @@ pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
             .map(|stream| Arc::clone(stream) as Arc<dyn Observer>),
     );
     let agent = app.agent(deps)?;
+    let _watching = app.watch();
     let journal = || -> anyhow::Result<Option<Box<dyn Journal>>> {
         let Some(path) = &args.trace else {
             return Ok(None);

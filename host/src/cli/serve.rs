@@ -4,7 +4,7 @@ use std::{io::Write as _, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
 use clap::Args;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     agent::Deps,
@@ -80,8 +80,13 @@ pub async fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
         approver: approver(&app.settings, args.asking.yes, &show, Asking::Never),
         ..app.deps()
     };
-    let mcp = McpServer::new(Arc::clone(&app.registry), deps.clone())?;
-    let server = Server::new(Arc::clone(&app.registry), deps, access, Bounds::default());
+    let _watching = app.watch();
+    let mcp = McpServer::new(app.registry.now(), deps.clone())?;
+    let _following = AbortOnDropHandle::new(tokio::spawn({
+        let (mcp, live) = (mcp.clone(), app.registry.clone());
+        async move { mcp.follow(&live).await }
+    }));
+    let server = Server::new(app.registry.clone(), deps, access, Bounds::default());
     let mcp_routes = mcp.unchecked_routes(server.stopping())?;
     let server = server.with_routes(mcp_routes);
 

@@ -524,16 +524,16 @@ impl Http {
         if !header_text(headers, "accept").is_some_and(|accept| accept.contains(EVENTS)) {
             return refused(StatusCode::NOT_ACCEPTABLE, "this is a `text/event-stream`");
         }
-        let offers = self.server.shared.offer.subscribe();
+        let news = self.server.shared.news.subscribe();
         let replaced = open.hear_news();
         event_stream(Box::pin(futures_util::stream::unfold(
-            (offers, replaced),
-            |(mut offers, replaced)| async move {
+            (news, replaced),
+            |(mut news, replaced)| async move {
                 tokio::select! {
                     () = replaced.cancelled() => return None,
-                    changed = offers.changed() => changed.ok()?,
+                    changed = news.changed() => changed.ok()?,
                 }
-                Some((event(&tools_changed()), (offers, replaced)))
+                Some((event(&tools_changed()), (news, replaced)))
             },
         )))
     }

@@ -44,6 +44,11 @@ impl Offer {
         }
     }
 
+    /// Whether a client that lists both sees no difference.
+    pub(super) fn lists_the_same(&self, other: &Self) -> bool {
+        self.tools == other.tools
+    }
+
     pub(super) fn tool(&self, name: &str) -> Option<&McpTool> {
         self.by_name.get(name).map(|n| &self.tools[*n])
     }

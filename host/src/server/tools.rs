@@ -90,7 +90,7 @@ struct Aside {
     responses((status = 200, description = "The tools, in the order in which models see them", body = Tools)),
 )]
 pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Json<Tools> {
-    let registry = &shared.registry;
+    let registry = shared.registry.now();
     let set_aside = registry.set_aside().iter().map(|aside| Aside {
         what: aside.what.clone(),
         why: aside.why.clone(),
@@ -210,7 +210,7 @@ pub(super) async fn call(
     Segment(name): Segment,
     JsonBody(request): JsonBody<CallRequest>,
 ) -> Result<Json<CallAnswer>, Problem> {
-    let registry = &shared.registry;
+    let registry = shared.registry.now();
     let by_rule_name = || registry.tools().iter().find(|tool| tool.rule_name == name);
     let Some(tool) = registry.get(&name).or_else(by_rule_name) else {
         return Err(Problem::new(
@@ -239,7 +239,7 @@ pub(super) async fn call(
     );
     let calling = agent::run_call(
         &tool_use,
-        registry,
+        &registry,
         &shared.deps,
         shared.deps.approver.clone(),
         &observers,

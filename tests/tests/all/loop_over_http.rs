@@ -127,7 +127,7 @@ async fn a_tool_whose_arguments_are_a_choice_takes_no_other_down() {
         let load = NativeTool::new("load", "Loads.", schema, fine).unwrap();
         let plain = NativeTool::new("plain", "Is plain.", json!({"type": "object"}), fine).unwrap();
         let (mut agent, _) = way.agent(&endpoint);
-        agent.registry = Arc::new(Registry::new([load, plain]).unwrap());
+        agent.registry = Arc::new(Registry::new([load, plain]).unwrap()).into();
         let result = agent.run(vec![Message::user("go")]).await;
         assert_eq!(endpoint.refusals(), [""; 0], "{way:?}");
         assert_eq!(result.status, RunStatus::Completed, "{way:?}");

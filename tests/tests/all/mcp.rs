@@ -669,6 +669,15 @@ async fn other_tools_are_news_for_every_client() {
         "notifications/subscriptions/acknowledged"
     );
 
+    // The same list again is no news.
+    let same = [
+        ("helpful", guests::HELPFUL, Grants::default()),
+        ("hostile", guests::HOSTILE, Grants::default()),
+    ];
+    server.replace(registry(&same).await).await;
+    let ping = session.request("ping", json!({})).await;
+    assert_eq!(session.answer(ping).await.0, Vec::<Value>::new());
+
     server
         .replace(registry(&[("hostile", guests::HOSTILE, Grants::default())]).await)
         .await;
@@ -692,7 +701,7 @@ pub(super) struct Program {
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     pub(super) stderr: BufReader<ChildStderr>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Program {
@@ -715,7 +724,7 @@ impl Program {
             stdout: BufReader::new(child.stdout.take().unwrap()),
             stderr: BufReader::new(child.stderr.take().unwrap()),
             child,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -764,6 +773,23 @@ fn a_call_right_after_the_handshake_finds_its_tool_and_the_end_of_stdin_ends_the
     program.call(2, "spin", json!({}));
     program.stdin.take();
     assert_eq!(program.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_changed_folder_is_news_and_counts_at_once() {
+    let mut program = Program::start(&["mcp"]);
+    program.initialize();
+    program.call(1, "bump", json!({}));
+    assert_eq!(text(&program.receive()), "1");
+    fs::remove_file(program.folder.path().join("plugins/hostile.wasm")).unwrap();
+    assert_eq!(
+        program.receive()["method"],
+        "notifications/tools/list_changed"
+    );
+    program.call(2, "bump", json!({}));
+    assert_eq!(program.receive()["error"]["code"], -32602);
+    program.call(3, "echo", json!({"text": "still here"}));
+    assert_eq!(text(&program.receive()), "still here");
 }
 
 #[test]
