@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::future::join_all;
 use url::Url;
 
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
     config::{self, MaxTokensField, ProviderName, Settings},
     http::{ClientError, ClientSettings, model_client},
     ids::PluginName,
+    peers::{self, Peer, PeerAt},
     provider::{
         Anthropic, AnthropicSettings, KeyHeader, OpenAi, OpenAiSettings, Provider, ScriptError,
         Scripted,
@@ -38,6 +40,8 @@ pub struct App {
     /// sentence each.
     pub notes: Vec<String>,
     sandbox: Sandbox,
+    /// What MCP servers offer.
+    offers: Arc<[peers::Offer]>,
     /// What the registry was made from, until it is watched.
     unwatched: Mutex<Option<(Folders, Loaded)>>,
 }
@@ -87,15 +91,18 @@ impl App {
         };
         let folders = settings.plugin_dirs.clone();
         let mut folders = Folders::new(folders, sandbox.clone(), operator);
-        let loaded = folders.read().await;
-        let (registry, told) = registry(&settings, &sandbox, &loaded)?;
+        let (loaded, (offers, absent)) = tokio::join!(folders.read(), connect(&settings));
+        let offers: Arc<[peers::Offer]> = offers.into();
+        let (registry, told) = registry(&settings, &sandbox, &loaded, &offers)?;
         let mut notes = settings.notes.clone();
+        notes.extend(absent);
         notes.extend(told);
         Ok(Self {
             settings,
             registry: LiveRegistry::from(Arc::new(registry)),
             notes,
             sandbox,
+            offers,
             unwatched: Mutex::new(Some((folders, loaded))),
         })
     }
@@ -109,9 +116,9 @@ impl App {
             .unwrap_or_else(PoisonError::into_inner);
         let (folders, loaded) = unwatched.take()?;
         let (settings, sandbox) = (self.settings.clone(), self.sandbox.clone());
-        let live = self.registry.clone();
+        let (live, offers) = (self.registry.clone(), Arc::clone(&self.offers));
         Some(watch(folders, &loaded, live, move |loaded| {
-            let (registry, told) = registry(&settings, &sandbox, &loaded)?;
+            let (registry, told) = registry(&settings, &sandbox, &loaded, &offers)?;
             tracing::info!("the plugins have changed: {} tools", registry.tools().len());
             for note in told {
                 tracing::warn!("{note}");
@@ -209,15 +216,45 @@ impl App {
     }
 }
 
+/// What the MCP servers offer, and which of them are not there.
+async fn connect(settings: &Settings) -> (Vec<peers::Offer>, Vec<String>) {
+    let http = ClientSettings {
+        extra_ca_files: settings.sandbox.extra_ca_files.clone(),
+        ..ClientSettings::default()
+    };
+    let connecting = settings.peers.iter().map(|peer| {
+        let mut http = http.clone();
+        if let PeerAt::Url(url) = &peer.at {
+            // A proxy is not asked for what runs on this machine.
+            http.environment_proxy = !Url::parse(url).is_ok_and(|url| is_loopback(&url));
+        }
+        Peer::connect(peer.clone(), http)
+    });
+    let mut offers = Vec::new();
+    let mut absent = Vec::new();
+    for (peer, offer) in settings.peers.iter().zip(join_all(connecting).await) {
+        match offer {
+            Ok(offer) => offers.push(offer),
+            // The others are of use without it.
+            Err(error) => absent.push(format!("the MCP server `{}`: {error}", peer.name)),
+        }
+    }
+    (offers, absent)
+}
+
 /// The tools that a run sees, and what a person should know of them.
 fn registry(
     settings: &Settings,
     sandbox: &Sandbox,
     loaded: &Loaded,
+    offers: &[peers::Offer],
 ) -> Result<(Registry, Vec<String>), RegistryError> {
     let plugins = loaded.plugins.iter().cloned();
     let registry = Registry::with_plugins([], plugins, Some(sandbox), loaded.set_aside.clone())?;
-    let names: Vec<PluginName> = loaded.plugins.iter().map(|p| p.name.clone()).collect();
+    let registry = registry.with_peers(offers);
+    let servers = settings.peers.iter().map(|peer| peer.name.clone());
+    let plugins = loaded.plugins.iter().map(|plugin| plugin.name.clone());
+    let names: Vec<PluginName> = plugins.chain(servers).collect();
     let rule_names: Vec<String> = registry
         .tools()
         .iter()

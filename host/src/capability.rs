@@ -293,15 +293,30 @@ pub struct Reach {
     pub http: Vec<HttpGrant>,
     pub environment: Vec<EnvironmentGrant>,
     http_requests: Vec<(OriginPattern, Vec<String>)>,
+    outside: bool,
 }
 
 impl Reach {
+    /// That of a program which runs outside of the sandbox: nobody here knows or bounds what it touches.
+    pub fn outside() -> Self {
+        Self {
+            outside: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whether it is [`Reach::outside`].
+    pub fn is_outside(&self) -> bool {
+        self.outside
+    }
+
     /// Reaches nothing.
     pub const NOTHING: &'static Self = &Self {
         folders: Vec::new(),
         http: Vec::new(),
         environment: Vec::new(),
         http_requests: Vec::new(),
+        outside: false,
     };
 
     pub fn new(requests: &[Request], grants: &Grants) -> Self {
@@ -346,6 +361,7 @@ impl Reach {
             http,
             environment,
             http_requests,
+            outside: false,
         }
     }
 
@@ -380,7 +396,8 @@ impl Reach {
                 .iter()
                 .all(|m| READING_METHODS.contains(&m.as_str()))
         };
-        self.folders.iter().all(|f| f.access == Access::Read)
+        !self.outside
+            && self.folders.iter().all(|f| f.access == Access::Read)
             && (self.http.iter().all(|h| reading(&h.methods))
                 || self
                     .http_requests
@@ -390,6 +407,9 @@ impl Reach {
 
     /// True when one of the two may write what the other may touch, so that their calls keep call order.
     pub fn conflicts(&self, other: &Reach) -> bool {
+        if self.outside && other.outside {
+            return true;
+        }
         self.folders.iter().any(|a| {
             other.folders.iter().any(|b| {
                 (a.access == Access::Write || b.access == Access::Write)

@@ -41,6 +41,7 @@ use self::{
 use crate::{
     capability::{Access, Grants, Limits, OperatorLimits},
     ids::PluginName,
+    peers::PeerSettings,
     provider::Secret,
     sandbox::SandboxSettings,
 };
@@ -207,6 +208,8 @@ pub struct Settings {
     /// Of a call of a plugin that has none of its own.
     pub call_limits: OperatorLimits,
     pub permissions: Permissions,
+    /// MCP servers whose tools are used.
+    pub peers: Vec<PeerSettings>,
     /// The project file, or where it would be.
     pub project: ProjectFile,
     /// What of the project file does not count, since nobody trusts it. Empty when it is trusted.

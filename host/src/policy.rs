@@ -98,6 +98,11 @@ pub fn decide(
         Mode::Ask | Mode::Deny if reach.is_none_or(Reach::only_reads) => {
             Decision::Allow(Authorized(call))
         }
+        Mode::Ask | Mode::Deny if reach.is_some_and(Reach::is_outside) => ask(
+            permissions,
+            call,
+            "it belongs to an MCP server, which runs outside the sandbox".to_owned(),
+        ),
         Mode::Ask | Mode::Deny => ask(
             permissions,
             call,

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::{
     capability::{Grants, Limits, OperatorLimits, Reach},
     ids::{ComponentDigest, PluginName, ToolName},
+    peers::{self, Peer},
     policy::Authorized,
     provider::ToolSchema,
     registry::{
@@ -53,6 +54,11 @@ enum Runner {
         plugin: PluginName,
     },
     Native(Box<NativeTool>),
+    Peer {
+        peer: Arc<Peer>,
+        /// As the server calls it.
+        original: String,
+    },
 }
 
 /// Something that was not taken into the registry, or under another name, and why.
@@ -115,6 +121,23 @@ impl Registry {
         Ok(building.finish())
     }
 
+    /// The same registry with the tools of MCP servers behind it, each as `server__tool`: names that nobody here
+    /// chose take none from the others.
+    #[must_use]
+    pub fn with_peers(&self, offers: &[peers::Offer]) -> Self {
+        let mut building = Building {
+            set_aside: self.set_aside.clone(),
+            ..Building::default()
+        };
+        for tool in &self.tools {
+            building.push(Arc::clone(tool));
+        }
+        for offer in offers {
+            building.add_peer(offer);
+        }
+        building.finish()
+    }
+
     /// The tool that the model calls by this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Tool>> {
         self.by_name.get(name)
@@ -172,19 +195,20 @@ impl Tool {
         }
     }
 
-    /// The component that it is part of; none for a tool of the embedding program.
+    /// The component that it is part of; none for a tool of the embedding program or of an MCP server.
     pub fn digest(&self) -> Option<ComponentDigest> {
         match &self.runner {
             Runner::Component { component, .. } => Some(component.digest()),
-            Runner::Native(_) => None,
+            Runner::Native(_) | Runner::Peer { .. } => None,
         }
     }
 
-    /// The plugin that it is part of; none for a tool of the embedding program.
+    /// The plugin or MCP server that it is part of; none for a tool of the embedding program.
     pub fn plugin(&self) -> Option<&PluginName> {
         match &self.runner {
             Runner::Component { plugin, .. } => Some(plugin),
             Runner::Native(_) => None,
+            Runner::Peer { peer, .. } => Some(peer.name()),
         }
     }
 
@@ -192,7 +216,7 @@ impl Tool {
     pub(crate) async fn slot(&self) -> Slot {
         match &self.runner {
             Runner::Component { sandbox, .. } => Slot(Some(sandbox.slot().await)),
-            Runner::Native(_) => Slot(None),
+            Runner::Native(_) | Runner::Peer { .. } => Slot(None),
         }
     }
 
@@ -225,6 +249,14 @@ impl Tool {
                     .await
             }
             (Runner::Native(tool), _) => tool.run(call, self.limits.timeout).await,
+            (Runner::Peer { peer, original }, _) => {
+                let Limits {
+                    timeout,
+                    output_bytes,
+                    ..
+                } = self.limits;
+                peer.call(original, call, timeout, output_bytes).await
+            }
             (Runner::Component { .. }, Slot(None)) => {
                 unreachable!("a slot comes from the tool that it is for")
             }
@@ -370,6 +402,48 @@ impl Building {
                         why,
                     }),
                 }
+            }
+        }
+    }
+
+    fn add_peer(&mut self, offer: &peers::Offer) {
+        let server = offer.peer.name().clone();
+        let asides = offer.set_aside.iter().cloned();
+        self.set_aside.extend(asides.map(|aside| SetAside {
+            what: aside.what,
+            why: aside.why,
+        }));
+        for peers::PeerTool {
+            definition,
+            original,
+        } in offer.tools.iter().cloned()
+        {
+            let rule_name = format!("{server}.{}", definition.name);
+            let runner = Runner::Peer {
+                peer: offer.peer.clone(),
+                original,
+            };
+            let limits = Limits {
+                timeout: offer.peer.timeout(),
+                ..Limits::default()
+            };
+            let added = ToolName::parse(&format!("{server}__{}", definition.name))
+                .map_err(|error| error.to_string())
+                .and_then(|name| match self.by_name.contains_key(&name) {
+                    true => Err(format!("the name `{name}` is taken by another tool")),
+                    false => Ok(name),
+                })
+                .and_then(|name| {
+                    let reach = Some(Reach::outside());
+                    Tool::new(name, rule_name.clone(), definition, reach, limits, runner)
+                        .map_err(|(_, why)| why)
+                });
+            match added {
+                Ok(tool) => self.push(Arc::new(tool)),
+                Err(why) => self.set_aside.push(SetAside {
+                    what: rule_name,
+                    why,
+                }),
             }
         }
     }

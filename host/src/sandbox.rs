@@ -30,6 +30,7 @@ use std::{
 
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
+pub(crate) use self::text::shown;
 use self::{
     cache::Cache,
     call::Running,

@@ -12,6 +12,7 @@ mod all {
     mod loop_over_http;
     mod mcp;
     mod mcp_http;
+    mod peers;
     mod plugins;
     mod provider;
     mod provider_transcripts;

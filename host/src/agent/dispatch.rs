@@ -317,7 +317,14 @@ pub(crate) fn may_touch(reach: &Reach) -> Vec<String> {
     let environment = environment
         .iter()
         .map(|grant| format!("read the environment variable {}", grant.name));
-    folders.chain(http).chain(environment).collect()
+    let outside = reach
+        .is_outside()
+        .then(|| "do whatever its MCP server can: that runs outside the sandbox".to_owned());
+    folders
+        .chain(http)
+        .chain(environment)
+        .chain(outside)
+        .collect()
 }
 
 /// Waits for earlier calls that touch the same, for one of the batch's places, and for one among the guests.

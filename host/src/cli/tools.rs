@@ -97,6 +97,9 @@ fn touches(tool: &Tool) -> Vec<String> {
     let Some(reach) = &tool.reach else {
         return vec!["runs outside the sandbox, as part of this program".to_owned()];
     };
+    if reach.is_outside() {
+        return vec!["runs outside the sandbox, in an MCP server".to_owned()];
+    }
     let (may_touch, not_granted) = held_against_grants(tool, reach);
     let may = (!may_touch.is_empty()).then(|| format!("may {}", may_touch.join("; ")));
     let not = (!not_granted.is_empty()).then(|| format!("not granted: {}", not_granted.join("; ")));
@@ -150,7 +153,7 @@ fn in_json(registry: &Registry) -> Value {
                 "annotations": definition.annotations,
                 "parallel_safe": definition.parallel_safe,
                 "timeout_ms": tool.limits.timeout.map(|timeout| timeout.as_millis() as u64),
-                "sandboxed": tool.reach.is_some(),
+                "sandboxed": tool.reach.as_ref().is_some_and(|reach| !reach.is_outside()),
                 "may_touch": may_touch,
                 "not_granted": not_granted,
             })

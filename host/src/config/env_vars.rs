@@ -156,6 +156,9 @@ impl Environment {
                 (None, _) if name.starts_with("AGENTLOOP_GRANTS__") => {
                     fault("grants stand in a settings file only".to_owned());
                 }
+                (None, _) if name.starts_with("AGENTLOOP_MCP__") => {
+                    fault("MCP servers stand in a settings file only".to_owned());
+                }
                 (None, _) => {
                     let own = known.iter().filter_map(|var| var.name.strip_prefix(PREFIX));
                     fault(match nearest(&name[PREFIX.len()..], own) {

@@ -77,7 +77,7 @@ fn check_known(table: &Node, prefix: &str, faults: &mut Vec<Fault>) {
         let key = member.key.as_str();
         let path = join(prefix, key);
         let known = match prefix {
-            "grants" => join(prefix, keys::ANY_PLUGIN),
+            "grants" | "mcp" => join(prefix, keys::ANY_PLUGIN),
             prefix => join(prefix, key),
         };
         let mut fault = |message: String| {
@@ -91,10 +91,12 @@ fn check_known(table: &Node, prefix: &str, faults: &mut Vec<Fault>) {
         }
         let is_table = children(&known).next().is_some();
         match &member.node.value {
-            Value::Table(_) if is_table && prefix == "grants" => match PluginName::parse(key) {
-                Ok(_) => check_grant(&member.node, &path, faults),
-                Err(error) => fault(format!("`[grants.{}]`: {error}", shown(key))),
-            },
+            Value::Table(_) if is_table && ["grants", "mcp"].contains(&prefix) => {
+                match PluginName::parse(key) {
+                    Ok(_) => check_named(&member.node, prefix, &path, faults),
+                    Err(error) => fault(format!("`[{prefix}.{}]`: {error}", shown(key))),
+                }
+            }
             Value::Table(_) if is_table => check_known(&member.node, &path, faults),
             _ if is_table => fault(format!(
                 "`{}` wants a table, got {}",
@@ -106,9 +108,9 @@ fn check_known(table: &Node, prefix: &str, faults: &mut Vec<Fault>) {
     }
 }
 
-/// A table of one plugin.
-fn check_grant(table: &Node, path: &str, faults: &mut Vec<Fault>) {
-    let prefix = join("grants", keys::ANY_PLUGIN);
+/// A table of one plugin or MCP server.
+fn check_named(table: &Node, of: &str, path: &str, faults: &mut Vec<Fault>) {
+    let prefix = join(of, keys::ANY_PLUGIN);
     for member in table.members() {
         if children(&prefix).all(|child| child != member.key) {
             let message = unknown_key(&prefix, &member.key).replace(&prefix, &shown(path));

@@ -156,6 +156,22 @@ keys! {
     /// Instructions of a call of this plugin, roughly; `sandbox.fuel` unless set.
     GRANT_FUEL: Option<u64> = "grants.<plugin>.fuel", FileOnly, found("1000000000"),
         Weight::Stricter(key::no_wider_or_none), key::count_or_none;
+
+    /// The program that is the server, with its arguments; it runs outside the sandbox.
+    MCP_COMMAND: Vec<String> = "mcp.<plugin>.command", FileOnly, is("[]"), Weight::Trusted,
+        |n, p, cx| key::list(n, p, "a list of a program and its arguments", cx, key::text);
+    /// The server's tools that are used; `"*"` for all that it has or will have.
+    MCP_TOOLS: Vec<String> = "mcp.<plugin>.tools", FileOnly, is("[]"), Weight::Trusted,
+        |n, p, cx| key::list(n, p, "a list of tools' names", cx, key::text);
+    /// Names of environment variables that the server sees.
+    MCP_ENV: Vec<String> = "mcp.<plugin>.env", FileOnly, is("[]"), Weight::Trusted,
+        |n, p, cx| key::list(n, p, "a list of names", cx, grants::environment);
+    /// Time that a call of this server may take; then the server is killed. 30s unless set.
+    MCP_TIMEOUT: Option<Duration> = "mcp.<plugin>.timeout", FileOnly, found("\"30s\""),
+        Weight::Trusted, key::duration_or_none;
+    /// Where the server is, instead of a command.
+    MCP_URL: Option<String> = "mcp.<plugin>.url", FileOnly, found("\"http://127.0.0.1:9331/mcp\""),
+        Weight::Trusted, key::base_url;
 }
 
 /// Stands in a path for the name of a plugin.

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     capability::{Access, EnvironmentGrant, Grants, OperatorLimits, TimeoutSetting},
     ids::PluginName,
+    peers::{PeerAt, PeerSettings},
     provider::Secret,
     sandbox::SandboxSettings,
 };
@@ -208,6 +209,7 @@ fn read_all(layers: &mut Layers, inputs: &Inputs, project: ProjectFile) -> Setti
     permissions.allow = layers.joined(&keys::PERMISSIONS_ALLOW);
     let mut notes = Vec::new();
     let plugins = plugins(layers, inputs, call_limits, &mut notes);
+    let peers = peers(layers, inputs, &mut notes);
     note_replaceable(&plugins, &plugin_dirs, &project, &mut notes);
     Settings {
         provider,
@@ -224,6 +226,7 @@ fn read_all(layers: &mut Layers, inputs: &Inputs, project: ProjectFile) -> Setti
         sandbox,
         call_limits,
         permissions,
+        peers,
         project,
         withheld: std::mem::take(&mut layers.withheld),
         notes,
@@ -512,6 +515,79 @@ fn plugins(
         );
     }
     plugins
+}
+
+/// The tables `[mcp.NAME]`. One without a command and a URL that counts is left out: it may stand in a file that
+/// nobody trusts.
+fn peers(layers: &mut Layers, inputs: &Inputs, notes: &mut Vec<String>) -> Vec<PeerSettings> {
+    /// Of a call, unless the operator says otherwise.
+    const TIMEOUT: Duration = Duration::from_secs(30);
+    let mut names: BTreeMap<PluginName, Origin> = BTreeMap::new();
+    for table in &layers.tables {
+        for member in table.get("mcp").map(Node::members).unwrap_or_default() {
+            if let Ok(name) = PluginName::parse(&member.key) {
+                names.insert(name, member.origin.clone());
+            }
+        }
+    }
+    let mut peers = Vec::new();
+    for (name, origin) in names {
+        let path = |entry: &Entry| entry.path.replace(keys::ANY_PLUGIN, name.as_str());
+        let (argv, has_command) = layers.value_at_if_said(
+            &keys::MCP_COMMAND,
+            &path(&keys::MCP_COMMAND.entry),
+            Vec::new(),
+        );
+        let url = layers.value_at(&keys::MCP_URL, &path(&keys::MCP_URL.entry), None);
+        let tools = layers.value_at(&keys::MCP_TOOLS, &path(&keys::MCP_TOOLS.entry), Vec::new());
+        let variables = layers.value_at(&keys::MCP_ENV, &path(&keys::MCP_ENV.entry), Vec::new());
+        let timeout_path = path(&keys::MCP_TIMEOUT.entry);
+        let timeout = layers.value_at(&keys::MCP_TIMEOUT, &timeout_path, Some(TIMEOUT));
+        let mut environment = Vec::new();
+        for variable in variables {
+            match inputs.environment.get(&variable) {
+                Ok(Some(value)) => environment.push(EnvironmentGrant {
+                    value: value.to_owned(),
+                    name: variable,
+                }),
+                Ok(None) => notes.push(format!(
+                    "`mcp.{name}.env` names `{}`, which is not set",
+                    shown(&variable)
+                )),
+                Err(env_vars::NotText) => layers.cx.faults.push(not_text(&shown(&variable))),
+            }
+        }
+        let at = match (has_command, url) {
+            (true, None) if !argv.is_empty() => PeerAt::Command { argv, environment },
+            (false, Some(url)) => PeerAt::Url(url),
+            (false, None) => {
+                let withheld = format!("mcp.{name}.");
+                if !layers.withheld.iter().any(|w| w.key.starts_with(&withheld)) {
+                    layers.cx.faults.push(Fault {
+                        origin,
+                        message: format!("`[mcp.{name}]` has neither `command` nor `url`"),
+                    });
+                }
+                continue;
+            }
+            (true, _) => {
+                layers.cx.faults.push(Fault {
+                    origin,
+                    message: format!(
+                        "`[mcp.{name}]` wants either `command`, with a program, or `url`"
+                    ),
+                });
+                continue;
+            }
+        };
+        peers.push(PeerSettings {
+            name,
+            at,
+            tools,
+            timeout,
+        });
+    }
+    peers
 }
 
 fn timeout_setting(timeout: Option<Duration>, is_said: bool) -> TimeoutSetting {

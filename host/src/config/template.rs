@@ -51,6 +51,30 @@ pub fn project_template() -> String {
         push_comment(&mut text, "#   # ", entry.doc.trim());
         let _ = writeln!(text, "#   {key} = {example}");
     }
+    text.push_str(
+        "\n# MCP servers whose tools are used as well. They run outside the sandbox, and each call is asked about\n\
+         # unless a rule in `permissions` says otherwise. For example:\n\
+         #   [mcp.everything]\n",
+    );
+    let prefix = format!("mcp.{}.", keys::ANY_PLUGIN);
+    for (entry, key) in keys::ALL
+        .iter()
+        .filter_map(|entry| Some((entry, entry.path.strip_prefix(&prefix)?)))
+    {
+        let example = match (key, entry.default) {
+            ("command", _) => r#"["npx", "-y", "@modelcontextprotocol/server-everything"]"#,
+            // Either a command or a URL.
+            ("url", _) => {
+                text.push_str("#   [mcp.elsewhere]\n");
+                r#""https://mcp.example.org/mcp""#
+            }
+            ("tools", _) => r#"["echo"]"#,
+            ("env", _) => r#"["API_KEY"]"#,
+            (_, Default_::Is(example) | Default_::Found { example }) => example,
+        };
+        push_comment(&mut text, "#   # ", entry.doc.trim());
+        let _ = writeln!(text, "#   {key} = {example}");
+    }
     text
 }
 

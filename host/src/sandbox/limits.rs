@@ -7,7 +7,8 @@ use wasmtime::ResourceLimiter;
 /// Largest file that is taken for a component: Python ones have about 18 MiB.
 pub const MAX_COMPONENT_BYTES: usize = 64 << 20;
 /// How long a load waits for one compilation. Compiling is outside of what wasmtime promises to bound.
-pub const COMPILE_WAIT: Duration = Duration::from_secs(30);
+pub const COMPILE_WAIT: Duration =
+    Duration::from_secs(if cfg!(debug_assertions) { 120 } else { 30 });
 
 /// Threads for guests' files, look-ups and compilations, of all calls together.
 pub const BLOCKING_THREADS: usize = 128;

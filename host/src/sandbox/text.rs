@@ -2,7 +2,7 @@
 
 /// At most `max_bytes` of `text` (and a mark where something is missing), with whatever could steer a terminal
 /// or turn the reading direction written out. Line breaks and tabs stay where `lines` says so.
-pub(super) fn shown(text: &str, max_bytes: usize, lines: bool) -> String {
+pub(crate) fn shown(text: &str, max_bytes: usize, lines: bool) -> String {
     let mut out = String::with_capacity(text.len().min(max_bytes));
     for c in text.chars() {
         if out.len() >= max_bytes {

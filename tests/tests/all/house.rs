@@ -113,15 +113,16 @@ fn values_do_no_io_and_read_no_clock() {
 }
 
 /// What a module may use, besides values and itself; the map's order, from the bottom.
-const MAY_USE: [(&str, &[&str]); 14] = [
+const MAY_USE: [(&str, &[&str]); 15] = [
     ("approvals", &[]),
     ("http", &[]),
     ("provider", &["http"]),
     ("policy", &["config"]),
     ("sandbox", &["policy", "http"]),
+    ("peers", &["policy", "sandbox", "http"]),
     // Settings end in the values that mechanisms are set up with.
-    ("config", &["provider", "sandbox"]),
-    ("registry", &["sandbox", "policy", "provider"]),
+    ("config", &["provider", "sandbox", "peers"]),
+    ("registry", &["sandbox", "policy", "provider", "peers"]),
     (
         "agent",
         &[
@@ -142,6 +143,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
             "approvals",
             "config",
             "http",
+            "peers",
             "policy",
             "provider",
             "registry",

@@ -26,7 +26,7 @@ async fn example(language: &str, name: &str) -> Guest {
         std::env::var_os("TOOLCHAINS").map_or_else(|| target.join("toolchains"), PathBuf::from);
     let out = target.join("examples").join(format!("{name}.wasm"));
     fs::create_dir_all(out.parent().unwrap()).unwrap();
-    // Two of them may want one toolchain; the lock ends with this test's process.
+    // Two of them may want one toolchain, and all of them the machine; the lock ends with this test's process.
     let lock = fs::File::create(target.join("examples.lock")).unwrap();
     lock.lock().unwrap();
     let built = Command::new("sh")
@@ -40,7 +40,6 @@ async fn example(language: &str, name: &str) -> Guest {
         "the {language} example was not built:\n{}",
         String::from_utf8_lossy(&built.stderr)
     );
-    lock.unlock().unwrap();
     let wasm = fs::read(&out).unwrap();
     let manifest = fs::read_to_string(out.with_extension("toml"));
     let load = async |sandbox: &Sandbox| match &manifest {
@@ -53,7 +52,9 @@ async fn example(language: &str, name: &str) -> Guest {
         }
         Err(_) => Guest::load(sandbox, &wasm).await,
     };
+    // Compiling takes all cores, too.
     load(&guests::sandbox()).await;
+    lock.unlock().unwrap();
     let mut guest = load(&guests::sandbox()).await;
     guest.limits.timeout = Some(Duration::from_secs(20));
     guest
