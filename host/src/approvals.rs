@@ -44,3 +44,7 @@ pub struct ApproverFailed(pub String);
 pub trait Approver: Send + Sync {
     async fn approve(&self, request: &ApprovalRequest) -> Result<Answer, ApproverFailed>;
 }
+
+/// Writes the rule of an "always" answer down; the text says where it went, or why it could not.
+pub type Remember =
+    std::sync::Arc<dyn Fn(&ApprovalRequest) -> Result<String, String> + Send + Sync>;

@@ -12,6 +12,9 @@ use crate::{
     transcript::{StopReason, ToolResult, Usage},
 };
 
+/// The version of an event written as a line of JSON; it changes when a reader would have to.
+pub const LINE_VERSION: u32 = 1;
+
 /// One thing that happened. Kinds are past tense, and their names outlive the code.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]

@@ -1,4 +1,4 @@
-//! The host over HTTP: its tools for any client, its health and its figures.
+//! The host over HTTP: runs, approvals and tools for any client, health and figures.
 //!
 //! A surface: it parses, calls through [`crate::agent`], and renders. Every request passes one door before any
 //! route sees it, so that a route can't be forgotten.
@@ -10,19 +10,32 @@
 //! | [`listen`] | sockets: TLS, time-outs, how many connections, the way to stop |
 //! | [`problem`] | the one shape of everything that is not an answer |
 //! | `health` | alive, ready, figures |
+//! | `runs`, `events` | runs: begin, look at, continue, stop; their events as they come |
+//! | `approvals` | what waits for a person, and the person's word |
 //! | `tools` | the tools, and a call of one |
+//! | `live` | the runs themselves, for as long as the server lives |
+//! | `log` | the events of one run, for readers at their own pace |
+//! | `inbox` | questions to a person, each answered once |
 //! | `openapi` | the description of it all, from the code |
 //! | `metrics` | what is counted |
 
 pub mod access;
+mod approvals;
 mod door;
+mod events;
 mod extract;
 mod health;
+mod inbox;
 pub mod listen;
+mod live;
+mod log;
 mod metrics;
 mod openapi;
 pub mod problem;
+mod runs;
 mod tools;
+
+pub use self::live::NewAgent;
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,8 +46,8 @@ use axum::{
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use self::{access::Access, metrics::Metrics, problem::Problem};
-use crate::{agent::Deps, registry::live::LiveRegistry};
+use self::{access::Access, inbox::Inbox, live::Runs, metrics::Metrics, problem::Problem};
+use crate::{agent::Deps, approvals::Remember, registry::live::LiveRegistry};
 
 /// What one server holds at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +58,10 @@ pub struct Bounds {
     pub body_wait: Duration,
     /// Calls of `POST /v1/tools/{name}/call`, running and waiting; one more is answered with 429.
     pub calls: usize,
+    /// Runs that have not ended; one more is answered with 429.
+    pub live_runs: usize,
+    /// Runs that have ended and are still known; those that ended first are forgotten first.
+    pub ended_runs: usize,
 }
 
 impl Default for Bounds {
@@ -53,8 +70,24 @@ impl Default for Bounds {
             body: 4 << 20,
             body_wait: Duration::from_secs(30),
             calls: 256,
+            live_runs: 8192,
+            ended_runs: 1000,
         }
     }
+}
+
+/// What a server is made of.
+pub struct Parts {
+    pub registry: LiveRegistry,
+    /// The rules and bounds of clients' own calls. Where it has no approver, a call that has to be asked about
+    /// waits below `/v1/approvals`.
+    pub deps: Deps,
+    pub access: Access,
+    pub bounds: Bounds,
+    /// Makes the agent of a run. Where that has no approver, its calls wait in the same place.
+    pub agents: NewAgent,
+    /// What `always` does besides holding for as long as the server lives.
+    pub remember: Option<Remember>,
 }
 
 /// What the routes share.
@@ -66,32 +99,49 @@ pub(crate) struct Shared {
     metrics: Metrics,
     /// Places for calls.
     calls: Semaphore,
+    inbox: Arc<Inbox>,
+    runs: Arc<Runs>,
+    agents: NewAgent,
+    remember: Option<Remember>,
     /// No longer ready: it has been told to stop.
     stopping: CancellationToken,
 }
 
-/// A server of one registry, not yet listening.
+/// A server that does not listen yet.
 pub struct Server {
     shared: Arc<Shared>,
     router: Router,
 }
 
 impl Server {
-    /// `deps` gives the rules and bounds of every call. Where it has no approver, a call that has to be asked
-    /// about is refused with the line that would allow it.
-    pub fn new(
-        registry: impl Into<LiveRegistry>,
-        deps: Deps,
-        access: Access,
-        bounds: Bounds,
-    ) -> Self {
-        let shared = Arc::new(Shared {
-            metrics: Metrics::new(),
-            registry: registry.into(),
+    pub fn new(parts: Parts) -> Self {
+        let Parts {
+            registry,
             deps,
             access,
             bounds,
+            agents,
+            remember,
+        } = parts;
+        let metrics = Metrics::new();
+        let inbox = Arc::new(Inbox::default());
+        let runs = Runs::new(
+            Arc::clone(&inbox),
+            metrics.clone(),
+            bounds.live_runs,
+            bounds.ended_runs,
+        );
+        let shared = Arc::new(Shared {
+            registry,
+            deps,
+            access,
+            bounds,
+            metrics,
             calls: Semaphore::new(bounds.calls),
+            inbox,
+            runs: Arc::new(runs),
+            agents,
+            remember,
             stopping: CancellationToken::new(),
         });
         let (router, document) = openapi::routes().split_for_parts();

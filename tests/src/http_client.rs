@@ -154,3 +154,96 @@ pub async fn read_answer(mut stream: impl AsyncRead + Unpin) -> Answer {
     }
     Answer::parse(&bytes)
 }
+
+/// One server-sent event.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerEvent {
+    pub id: u64,
+    pub event: String,
+    pub data: Value,
+}
+
+/// A stream of server-sent events, read as far as is asked for.
+pub struct EventStream {
+    stream: TcpStream,
+    /// Of the body, not yet out of its chunks.
+    raw: Vec<u8>,
+    text: String,
+}
+
+impl EventStream {
+    /// Sends the request and reads the head of its answer.
+    pub async fn open(address: std::net::SocketAddr, request: &Request) -> Self {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(&request.bytes()).await.unwrap();
+        let mut raw = Vec::new();
+        let end = loop {
+            if let Some(end) = raw.windows(4).position(|window| window == b"\r\n\r\n") {
+                break end + 4;
+            }
+            assert_ne!(stream.read_buf(&mut raw).await.unwrap(), 0);
+        };
+        let head = String::from_utf8(raw.drain(..end).collect()).unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        assert!(head.contains("text/event-stream"), "{head}");
+        Self {
+            stream,
+            raw,
+            text: String::new(),
+        }
+    }
+
+    /// The next event; none once the stream has ended.
+    pub async fn next(&mut self) -> Option<ServerEvent> {
+        loop {
+            self.take_chunks();
+            if let Some(end) = self.text.find("\n\n") {
+                let block: String = self.text.drain(..end + 2).collect();
+                match parse_event(&block) {
+                    Some(event) => return Some(event),
+                    // A comment that keeps the stream open.
+                    None => continue,
+                }
+            }
+            if self.stream.read_buf(&mut self.raw).await.unwrap_or(0) == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// All events to the end of the stream.
+    pub async fn rest(mut self) -> Vec<ServerEvent> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            events.push(event);
+        }
+        events
+    }
+
+    fn take_chunks(&mut self) {
+        while let Some(end) = self.raw.windows(2).position(|window| window == b"\r\n") {
+            let size = std::str::from_utf8(&self.raw[..end]).unwrap();
+            let size = usize::from_str_radix(size, 16).unwrap();
+            let (from, to) = (end + 2, end + 2 + size);
+            if self.raw.len() < to + 2 {
+                return;
+            }
+            self.text
+                .push_str(std::str::from_utf8(&self.raw[from..to]).unwrap());
+            self.raw.drain(..to + 2);
+        }
+    }
+}
+
+fn parse_event(block: &str) -> Option<ServerEvent> {
+    let field = |name: &str| {
+        block
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    };
+    Some(ServerEvent {
+        id: field("id")?.parse().unwrap(),
+        event: field("event")?.to_owned(),
+        data: serde_json::from_str(field("data")?).unwrap(),
+    })
+}

@@ -19,6 +19,7 @@ use crate::{
 };
 
 /// The agent: a model, its tools, and what holds for every run of them.
+#[derive(Clone)]
 pub struct ToolLoop {
     pub provider: Arc<dyn Provider>,
     pub model: String,

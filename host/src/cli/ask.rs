@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use crate::{
-    approvals::{Answer, ApprovalRequest, Approver, ApproverFailed},
+    approvals::{Answer, ApprovalRequest, Approver, ApproverFailed, Remember},
     cli::{prompt::TerminalApprover, show::Show, terminal::can_ask},
     config::{Places, Settings, permissions::Verdict, trust::TrustStore},
 };
@@ -30,10 +30,16 @@ pub fn approver(
     if asking == Asking::Never || !can_ask() {
         return None;
     }
+    let remember = remember(settings)?;
+    Some(Arc::new(TerminalApprover::new(Arc::clone(show), remember)))
+}
+
+/// Writes the rule of an "always" answer into the project's file; `None` where there is no place to trust it in.
+pub fn remember(settings: &Settings) -> Option<Remember> {
     let store = TrustStore::new(&Places::of_this_user().ok()?.state_dir);
     let project = Mutex::new(settings.project.clone());
     let permissions = settings.permissions.clone();
-    let remember = move |request: &ApprovalRequest| {
+    Some(Arc::new(move |request: &ApprovalRequest| {
         let rule = &request.rule_name;
         // Ask rules come before allow rules, so that another allow rule would change nothing.
         if let Some((Verdict::Ask, asks)) = permissions.rule_for(rule, &request.call.input) {
@@ -49,11 +55,7 @@ pub fn approver(
             "`allow = [\"{rule}\"]` is now in {}",
             project.path.display()
         ))
-    };
-    Some(Arc::new(TerminalApprover::new(
-        Arc::clone(show),
-        Arc::new(remember),
-    )))
+    }))
 }
 
 /// The operator's `--yes`.

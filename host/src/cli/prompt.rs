@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::{
-    approvals::{Answer, ApprovalRequest, Approver, ApproverFailed},
+    approvals::{Answer, ApprovalRequest, Approver, ApproverFailed, Remember},
     cli::{
         show::Show,
         terminal::{caution, dim, harmless, next_line, one_line, strong},
@@ -14,9 +14,6 @@ use crate::{
 
 /// Longest text of arguments that is shown whole.
 const MAX_ARGUMENT_CHARS: usize = 4_000;
-
-/// Writes the rule of an "always" answer down; the text says where it went, or why it could not.
-pub type Remember = Arc<dyn Fn(&ApprovalRequest) -> Result<String, String> + Send + Sync>;
 
 /// Asks on stderr and reads the answer from the terminal. One question at a time.
 pub struct TerminalApprover {

@@ -11,16 +11,16 @@ use crate::{
     app::App,
     cli::{
         Global,
-        ask::{Asking, approver},
+        ask::{Asking, approver, remember},
         config::settings_for_tools,
         exit::{Exit, Misuse},
-        run::AskingArgs,
+        run::{AskingArgs, ModelArgs},
         show::Show,
     },
     config::env_vars,
     mcp::McpServer,
     server::{
-        Bounds, Server,
+        Bounds, NewAgent, Parts, Server,
         access::{Access, Token},
         listen::{self, Listener, Patience},
     },
@@ -50,6 +50,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "tls_certificates")]
     pub tls_key: Option<PathBuf>,
     #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
     pub asking: AskingArgs,
 }
 
@@ -62,6 +64,7 @@ pub async fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
     let mut signals = Signals::new()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let mut flags = global.flags();
+    args.model.flags(&mut flags);
     args.asking.flags(&mut flags);
     let opening = async {
         let app = App::open(settings_for_tools(global, flags)?).await?;
@@ -86,7 +89,14 @@ pub async fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
         let (mcp, live) = (mcp.clone(), app.registry.clone());
         async move { mcp.follow(&live).await }
     }));
-    let server = Server::new(app.registry.clone(), deps, access, Bounds::default());
+    let server = Server::new(Parts {
+        registry: app.registry.clone(),
+        deps: deps.clone(),
+        access,
+        bounds: Bounds::default(),
+        remember: remember(&app.settings),
+        agents: agents(app, deps),
+    });
     let mcp_routes = mcp.unchecked_routes(server.stopping())?;
     let server = server.with_routes(mcp_routes);
 
@@ -105,6 +115,19 @@ pub async fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
         () = serving => Exit::Done,
         exit = signals.next() => exit,
     })
+}
+
+/// Makes agents as the settings say, all with one connection to the model. A script is read anew for each, since
+/// it is used up.
+fn agents(app: App, deps: Deps) -> NewAgent {
+    let new = move || {
+        app.agent(deps.clone())
+            .map_err(|error| format!("{:#}", anyhow::Error::from(error)))
+    };
+    match new() {
+        Ok(first) if first.provider.name() != "scripted" => Arc::new(move || Ok(first.clone())),
+        Ok(_) | Err(_) => Arc::new(new),
+    }
 }
 
 /// Who may come in, and whether that is enough for where the server listens.

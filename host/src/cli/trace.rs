@@ -13,11 +13,11 @@ use serde::Serialize;
 
 use crate::{
     agent::record::Journal,
-    event::{Observer, RunEvent},
+    event::{LINE_VERSION, Observer, RunEvent},
 };
 
-/// The version of the lines; it changes when a reader would have to.
-pub const VERSION: u32 = 1;
+/// The version of the lines.
+pub const VERSION: u32 = LINE_VERSION;
 
 /// One line.
 #[derive(Serialize, JsonSchema)]

@@ -2,7 +2,7 @@
 
 use axum::{
     body::Bytes,
-    extract::{FromRequest, FromRequestParts, Path, Request},
+    extract::{FromRequest, FromRequestParts, Path, Query, Request},
 };
 use http::{HeaderMap, StatusCode, header, request::Parts};
 use serde::de::DeserializeOwned;
@@ -22,6 +22,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Segment {
                 "path",
                 "the path is not UTF-8 text once it is decoded",
             )),
+        }
+    }
+}
+
+/// What stands behind the `?`.
+pub(super) struct Params<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match Query::<T>::from_request_parts(parts, state).await {
+            Ok(Query(params)) => Ok(Self(params)),
+            Err(error) => Err(Problem::bad_request("query", error.body_text())),
         }
     }
 }

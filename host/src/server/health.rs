@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
-use http::{StatusCode, header};
+use http::header;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -40,11 +40,7 @@ pub(super) async fn healthz() -> Json<Health> {
 )]
 pub(super) async fn readyz(State(shared): State<Arc<Shared>>) -> Result<Json<Health>, Problem> {
     if shared.stopping.is_cancelled() {
-        return Err(Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "stopping",
-            "this server is stopping and takes no new work",
-        ));
+        return Err(Problem::stopping());
     }
     Ok(Json(HEALTHY))
 }

@@ -130,6 +130,7 @@ impl Server {
     pub async fn serve(self, listener: Listener, stop: CancellationToken) {
         let Listener { tcp, tls, patience } = listener;
         let stopping = self.stopping();
+        let runs = Arc::clone(&self.shared.runs);
         let serving = Arc::new(Serving {
             router: self.into_service(),
             tls,
@@ -167,13 +168,17 @@ impl Server {
         drop(tcp);
         stopping.cancel();
         connections.close();
-        if tokio::time::timeout(patience.last_words, connections.wait())
-            .await
-            .is_err()
-        {
-            serving.at_once.cancel();
-            connections.wait().await;
-        }
+        let connections_end = async {
+            let all = connections.wait();
+            if tokio::time::timeout(patience.last_words, all)
+                .await
+                .is_err()
+            {
+                serving.at_once.cancel();
+                connections.wait().await;
+            }
+        };
+        tokio::join!(connections_end, runs.finish(patience.last_words));
     }
 }
 

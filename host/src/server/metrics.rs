@@ -21,6 +21,7 @@ use prometheus_client::{
 use crate::{
     event::{Observer, RunEvent},
     ids::ToolUseId,
+    transcript::Usage,
 };
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -39,6 +40,16 @@ struct Why {
     why: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RunEnd {
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct TokenType {
+    gen_ai_token_type: &'static str,
+}
+
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// The figures of one server. Cheap to clone.
@@ -52,11 +63,20 @@ pub(super) struct Metrics {
     ran: Histograms<Ran>,
     waited: Histogram,
     refused: Family<Why, Counter>,
+    live_runs: Gauge,
+    runs: Family<RunEnd, Counter>,
+    turns: Counter,
+    tokens: Histograms<TokenType>,
 }
 
 /// OpenTelemetry's for the time of tools.
 fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.01, 2.0, 14))
+}
+
+/// OpenTelemetry's for tokens.
+fn tokens() -> Histogram {
+    Histogram::new(exponential_buckets(1.0, 4.0, 14))
 }
 
 impl Metrics {
@@ -102,6 +122,22 @@ impl Metrics {
             "Requests that did not come through the door",
             refused.clone(),
         );
+        let live_runs = Gauge::default();
+        let runs = Family::<RunEnd, Counter>::default();
+        let turns = Counter::default();
+        let tokens: Histograms<TokenType> = Family::new_with_constructor(tokens);
+        registry.register(
+            "agentloop_runs_live",
+            "Runs that have not ended",
+            live_runs.clone(),
+        );
+        registry.register("agentloop_runs", "Runs that ended", runs.clone());
+        registry.register("agentloop_turns", "Replies of models", turns.clone());
+        registry.register(
+            "gen_ai_client_token_usage",
+            "Tokens of one reply",
+            tokens.clone(),
+        );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("agentloop_build", "This program", build);
         Self {
@@ -113,6 +149,40 @@ impl Metrics {
             ran,
             waited,
             refused,
+            live_runs,
+            runs,
+            turns,
+            tokens,
+        }
+    }
+
+    pub(super) fn run_began(&self) {
+        self.live_runs.inc();
+    }
+
+    pub(super) fn run_ended(&self, status: &'static str) {
+        self.live_runs.dec();
+        self.runs.get_or_create(&RunEnd { status }).inc();
+    }
+
+    fn turn_ended(&self, usage: Usage) {
+        self.turns.inc();
+        let sides = [
+            (
+                "input",
+                usage.input.map(|input| {
+                    input
+                        + usage.cache_read.unwrap_or_default()
+                        + usage.cache_write.unwrap_or_default()
+                }),
+            ),
+            ("output", usage.output),
+        ];
+        for (gen_ai_token_type, count) in sides {
+            if let Some(count) = count {
+                let label = TokenType { gen_ai_token_type };
+                self.tokens.get_or_create(&label).observe(count as f64);
+            }
         }
     }
 
@@ -234,13 +304,13 @@ impl Observer for CallWatch {
                         .observe(ran.as_secs_f64());
                 }
             }
+            RunEvent::TurnEnded { usage, .. } => self.metrics.turn_ended(*usage),
             RunEvent::RunStarted { .. }
             | RunEvent::TurnStarted { .. }
             | RunEvent::TextStreamed { .. }
             | RunEvent::ReasoningStreamed { .. }
             | RunEvent::ToolUseStreamed { .. }
             | RunEvent::ModelRetried { .. }
-            | RunEvent::TurnEnded { .. }
             | RunEvent::CallRequested { .. }
             | RunEvent::CallProgressed { .. }
             | RunEvent::CallLogged { .. }

@@ -13,7 +13,7 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Shared, health, problem::Problem, tools};
+use super::{Shared, approvals, events, health, problem::Problem, runs, tools};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -22,6 +22,8 @@ use super::{Shared, health, problem::Problem, tools};
         description = "Runs tools that are sandboxed WebAssembly components.",
     ),
     tags(
+        (name = "runs", description = "Tasks that an agent carries out"),
+        (name = "approvals", description = "Calls that wait for a person"),
         (name = "tools", description = "The tools, each call in a fresh sandbox"),
         (name = "health", description = "Whether the server is well, and its figures"),
     ),
@@ -35,6 +37,15 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
+        .routes(routes!(runs::begin, runs::list))
+        .routes(routes!(runs::show))
+        .routes(routes!(runs::say))
+        .routes(routes!(runs::cancel))
+        .routes(routes!(runs::markdown))
+        .routes(routes!(runs::lines))
+        .routes(routes!(events::events))
+        .routes(routes!(approvals::list))
+        .routes(routes!(approvals::decide))
         .routes(routes!(tools::list))
         .routes(routes!(tools::call))
 }

@@ -64,6 +64,15 @@ impl Problem {
         }
     }
 
+    /// It takes no new work.
+    pub fn stopping() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "stopping",
+            "this server is stopping and takes no new work",
+        )
+    }
+
     pub fn internal() -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,

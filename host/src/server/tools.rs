@@ -13,11 +13,13 @@ use utoipa::ToSchema;
 use super::{
     Shared,
     extract::{JsonBody, Segment},
+    inbox::InboxApprover,
     metrics::CallWatch,
     problem::Problem,
 };
 use crate::{
     agent::{self, call::CallRecord, result::outcome_word},
+    approvals::Approver,
     event::Observer,
     registry::Tool,
     tool::{Content, ResourceBody, ToolOutcome},
@@ -194,7 +196,8 @@ enum Part {
 
 /// Call one tool
 ///
-/// The rules of permissions hold as they do for a model's calls. Closing the connection ends the call.
+/// The rules of permissions hold as they do for a model's calls; a call that has to be asked about waits below
+/// `/v1/approvals`. Closing the connection ends the call.
 #[utoipa::path(
     post, path = "/v1/tools/{name}/call", tag = "tools",
     params(("name" = String, Path, description = "As models call it, or `plugin.tool`")),
@@ -237,11 +240,18 @@ pub(super) async fn call(
         gen_ai.tool.r#type = "function",
         error.r#type = tracing::field::Empty,
     );
+    let inbox = || -> Arc<dyn Approver> {
+        Arc::new(InboxApprover {
+            inbox: Arc::clone(&shared.inbox),
+            run: None,
+        })
+    };
+    let approver = shared.deps.approver.clone().unwrap_or_else(inbox);
     let calling = agent::run_call(
         &tool_use,
         &registry,
         &shared.deps,
-        shared.deps.approver.clone(),
+        Some(approver),
         &observers,
     );
     let record = calling.instrument(span.clone()).await;

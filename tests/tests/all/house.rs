@@ -151,7 +151,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
         ],
     ),
     ("mcp", &["agent", "approvals", "registry"]),
-    ("server", &["agent", "registry"]),
+    ("server", &["agent", "approvals", "config", "registry"]),
     (
         "cli",
         &[

@@ -9,7 +9,7 @@ use agentloop_host::{
     ids::PluginName,
     registry::{Plugin, Registry, native::NativeTool},
     server::{
-        Bounds, Server,
+        Bounds, NewAgent, Parts, Server,
         access::{Access, Token},
         listen::{self, Listener, Patience},
     },
@@ -30,6 +30,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 mod program;
+mod runs;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -60,6 +61,28 @@ impl Serving {
 
     async fn send(&self, request: Request) -> Answer {
         request.send(self.address).await
+    }
+
+    /// The oldest call that waits for a person, once there is one.
+    async fn question(&self) -> Value {
+        self.questions(1).await[0].clone()
+    }
+
+    /// All calls that wait for a person, once there are so many.
+    async fn questions(&self, n: usize) -> Vec<Value> {
+        loop {
+            let open = self.send(Request::get("/v1/approvals")).await.json();
+            let open = open["approvals"].as_array().unwrap().clone();
+            if open.len() >= n {
+                return open;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn answer(&self, question: &Value, decision: Value) -> Answer {
+        let path = format!("/v1/approvals/{}", question["id"].as_str().unwrap());
+        self.send(Request::post(&path, &decision)).await
     }
 
     async fn figure(&self, line: &str) -> bool {
@@ -96,7 +119,31 @@ fn own_tools() -> Registry {
 }
 
 fn server(access: Access, bounds: Bounds) -> Server {
-    Server::new(Arc::new(own_tools()), Deps::default(), access, bounds)
+    server_of(own_tools(), Deps::default(), access, bounds)
+}
+
+/// Without a model.
+fn server_of(registry: Registry, deps: Deps, access: Access, bounds: Bounds) -> Server {
+    Server::new(Parts {
+        registry: Arc::new(registry).into(),
+        deps,
+        access,
+        bounds,
+        agents: Arc::new(|| Err("no model is named".to_owned())),
+        remember: None,
+    })
+}
+
+async fn serving_of(agents: NewAgent) -> Serving {
+    let server = Server::new(Parts {
+        registry: Arc::new(own_tools()).into(),
+        deps: Deps::default(),
+        access: Access::open(),
+        bounds: Bounds::default(),
+        agents,
+        remember: None,
+    });
+    Serving::start(server, Patience::default()).await
 }
 
 fn with_token() -> Access {
@@ -124,7 +171,7 @@ async fn routes(serving: &Serving) -> Vec<(String, String)> {
     for (path, item) in document["paths"].as_object().unwrap() {
         for method in item.as_object().unwrap().keys() {
             let method = method.to_uppercase();
-            routes.push((method, path.replace("{name}", "echo")));
+            routes.push((method, path.replace("{name}", "echo").replace("{id}", "0")));
         }
     }
     assert!(routes.len() > 5, "{routes:?}");
@@ -471,8 +518,8 @@ struct Signals {
 impl Signals {
     fn server(&self, bounds: Bounds) -> Server {
         let tool = waiting(&self.started, &self.go_on, &self.dropped);
-        let registry = Arc::new(Registry::new([tool]).unwrap());
-        Server::new(registry, Deps::default(), Access::open(), bounds)
+        let registry = Registry::new([tool]).unwrap();
+        server_of(registry, Deps::default(), Access::open(), bounds)
     }
 }
 
@@ -571,7 +618,7 @@ async fn guests_are_called_within_their_rules() {
     let registry = Registry::with_plugins([], [plugin], Some(&sandbox), Vec::new()).unwrap();
     let mut deps = Deps::default();
     deps.permissions.ask = vec![Rule::parse("helpful.add").unwrap()];
-    let server = Server::new(Arc::new(registry), deps, Access::open(), Bounds::default());
+    let server = server_of(registry, deps, Access::open(), Bounds::default());
     let serving = Serving::start(server, Patience::default()).await;
     let call = |tool: &str, arguments: Value| {
         let path = format!("/v1/tools/{tool}/call");
@@ -587,10 +634,21 @@ async fn guests_are_called_within_their_rules() {
     assert_eq!(kinds, ["text", "image", "json"], "{shown}");
     assert_eq!(shown["content"][1]["media_type"], "image/png");
 
-    let asked = call("add", json!({"a": 1, "b": 2})).await.json();
+    let asked = call("add", json!({"a": 1, "b": 2}));
+    let answers = async {
+        let question = serving.question().await;
+        assert_eq!(question["run"], Value::Null);
+        assert_eq!(question["rule_name"], "helpful.add");
+        assert_eq!(question["arguments"], json!({"a": 1, "b": 2}));
+        serving
+            .answer(&question, json!({"verdict": "deny", "reason": "not today"}))
+            .await;
+    };
+    let (asked, ()) = tokio::join!(asked, answers);
+    let asked = asked.json();
     assert_eq!(asked["outcome"], "denied");
     let text = asked["content"][0]["text"].as_str().unwrap();
-    assert!(text.contains("helpful.add"), "{text}");
+    assert!(text.contains("not today"), "{text}");
 
     let list = serving.send(Request::get("/v1/tools")).await.json();
     let read = list["tools"]
@@ -686,8 +744,8 @@ async fn a_peer_that_takes_nothing_is_let_go() {
         stalled: Duration::from_millis(100),
         ..Patience::default()
     };
-    let registry = Arc::new(Registry::new([tool]).unwrap());
-    let server = Server::new(registry, Deps::default(), Access::open(), Bounds::default());
+    let registry = Registry::new([tool]).unwrap();
+    let server = server_of(registry, Deps::default(), Access::open(), Bounds::default());
     let serving = Serving::start(server, patience).await;
     let mut stream = TcpStream::connect(serving.address).await.unwrap();
     let request = Request::post("/v1/tools/large/call", &json!({}));
@@ -714,6 +772,13 @@ async fn the_description_is_whole() {
         "/metrics",
         "/v1/tools",
         "/v1/tools/{name}/call",
+        "/v1/runs",
+        "/v1/runs/{id}",
+        "/v1/runs/{id}/events",
+        "/v1/runs/{id}/messages",
+        "/v1/runs/{id}/cancel",
+        "/v1/approvals",
+        "/v1/approvals/{id}",
     ] {
         assert!(document["paths"][path].is_object(), "{path}");
     }
@@ -739,7 +804,12 @@ async fn the_description_is_whole() {
     }
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
-            for status in ["200", "400", "401", "403", "500"] {
+            let responses = operation["responses"].as_object().unwrap();
+            assert!(
+                responses.keys().any(|status| status.starts_with('2')),
+                "{method} {path}"
+            );
+            for status in ["400", "401", "403", "500"] {
                 let response = &operation["responses"][status];
                 assert!(
                     response["description"].is_string(),
