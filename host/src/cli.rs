@@ -12,12 +12,14 @@ pub mod init;
 pub mod inspect;
 pub mod mcp;
 pub mod new;
+pub mod permissions;
 pub mod prompt;
 mod requests;
 pub mod run;
 pub mod schema;
 pub mod serve;
 pub mod show;
+mod signals;
 pub mod terminal;
 pub mod tools;
 pub mod trace;
@@ -103,6 +105,8 @@ pub enum Command {
     Build(build::BuildArgs),
     /// Write commented settings and the shipped tools into a folder
     Init(init::InitArgs),
+    /// Ask the rules about a call
+    Permissions(permissions::PermissionsArgs),
     /// Look at settings, and trust a project's
     Config(config::ConfigArgs),
     /// Print the JSON Schema of the lines that `--output stream-json` and `--trace` write
@@ -190,6 +194,7 @@ async fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => demo::run(args, &cli.global).await?,
         Command::Mcp(args) => mcp::run(args, &cli.global).await?,
         Command::Serve(args) => serve::run(args, &cli.global).await?,
+        Command::Permissions(args) => permissions::run(args, &cli.global).await?,
         Command::Config(args) => config::run(args, &cli.global)?,
         Command::Tools(args) => {
             let settings = config::settings_for_tools(&cli.global, cli.global.flags())?;

@@ -18,8 +18,9 @@ use crate::{
         ask::{Asking, approver},
         config::settings_for_tools,
         exit::{Exit, Misuse},
-        run::{AskingArgs, next_signal},
+        run::AskingArgs,
         show::Show,
+        signals,
         terminal::harmless,
         write,
     },
@@ -87,7 +88,7 @@ async fn serve(args: &McpArgs, global: &Global) -> anyhow::Result<Exit> {
     let signal = tokio::spawn({
         let stop = stop.clone();
         async move {
-            let exit = next_signal().await;
+            let exit = signals::next().await;
             stop.cancel();
             exit
         }

@@ -19,6 +19,7 @@ use crate::{
         config::settings_for_tools,
         exit::{Exit, Misuse},
         show::Show,
+        signals::{self, Signals},
         terminal::{caution, dim, harmless, next_line, strong},
         trace::{StreamJson, TraceFile},
         write,
@@ -274,61 +275,6 @@ async fn stop_on_signals(mut signals: Signals, stopper: Stopper, by: Arc<OnceLoc
     std::process::exit(second.code().into());
 }
 
-pub(super) async fn next_signal() -> Exit {
-    Signals::new().next().await
-}
-
-/// The wishes of a person or a supervisor that this program end. None is lost once this is made.
-struct Signals {
-    #[cfg(unix)]
-    interrupt: Option<tokio::signal::unix::Signal>,
-    #[cfg(unix)]
-    terminate: Option<tokio::signal::unix::Signal>,
-    #[cfg(windows)]
-    ctrl_c: Option<tokio::signal::windows::CtrlC>,
-}
-
-impl Signals {
-    #[cfg(unix)]
-    fn new() -> Self {
-        use tokio::signal::unix::{SignalKind, signal};
-        Self {
-            interrupt: signal(SignalKind::interrupt()).ok(),
-            terminate: signal(SignalKind::terminate()).ok(),
-        }
-    }
-
-    #[cfg(windows)]
-    fn new() -> Self {
-        Self {
-            ctrl_c: tokio::signal::windows::ctrl_c().ok(),
-        }
-    }
-
-    #[cfg(unix)]
-    async fn next(&mut self) -> Exit {
-        async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
-            match signal {
-                Some(signal) => _ = signal.recv().await,
-                None => std::future::pending().await,
-            }
-        }
-        tokio::select! {
-            () = received(&mut self.interrupt) => Exit::Interrupted,
-            () = received(&mut self.terminate) => Exit::Terminated,
-        }
-    }
-
-    #[cfg(windows)]
-    async fn next(&mut self) -> Exit {
-        match &mut self.ctrl_c {
-            Some(ctrl_c) => _ = ctrl_c.recv().await,
-            None => std::future::pending().await,
-        }
-        Exit::Interrupted
-    }
-}
-
 /// What the person wants, or `None` for a conversation.
 fn prompt(argument: Option<&str>) -> anyhow::Result<Option<String>> {
     let from_stdin = match argument {
@@ -429,7 +375,7 @@ async fn converse(
         let line = tokio::select! {
             line = next_line() => line.context("can't read from the terminal")?,
             // After the first run a signal no longer ends the program by itself.
-            signal = next_signal() => {
+            signal = signals::next() => {
                 eprintln!();
                 return Ok(signal);
             }

@@ -16,6 +16,7 @@ use crate::{
         exit::{Exit, Misuse},
         run::{AskingArgs, ModelArgs},
         show::Show,
+        signals::Signals,
     },
     config::env_vars,
     mcp::McpServer,
@@ -61,7 +62,7 @@ pub async fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
         (Some(certificates), Some(key)) => Some(listen::tls(certificates, key)?),
         _ => None,
     };
-    let mut signals = Signals::new()?;
+    let mut signals = Signals::new();
     let scheme = if tls.is_some() { "https" } else { "http" };
     let mut flags = global.flags();
     args.model.flags(&mut flags);
@@ -174,44 +175,4 @@ fn token(args: &ServeArgs) -> anyhow::Result<Option<Token>> {
     };
     let token = Token::parse(&text).map_err(|error| Misuse(format!("{origin}: {error}")))?;
     Ok(Some(token))
-}
-
-/// SIGTERM and Ctrl-C, listened for from the start, so that none is lost.
-struct Signals {
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-    #[cfg(unix)]
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    #[cfg(unix)]
-    fn new() -> std::io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    #[cfg(unix)]
-    async fn next(&mut self) -> Exit {
-        tokio::select! {
-            _ = self.terminate.recv() => Exit::Terminated,
-            _ = self.interrupt.recv() => Exit::Interrupted,
-        }
-    }
-
-    #[cfg(not(unix))]
-    fn new() -> std::io::Result<Self> {
-        Ok(Self {})
-    }
-
-    #[cfg(not(unix))]
-    async fn next(&mut self) -> Exit {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        Exit::Interrupted
-    }
 }

@@ -66,8 +66,8 @@ pub struct HttpSettings {
     /// Names under which this server is reached, without ports. A request for any other is refused: it comes from
     /// a page whose name was pointed here.
     pub hosts: Vec<String>,
-    /// Web origins whose pages may call, such as `http://localhost:8080`; those of [`Self::hosts`] may at any
-    /// port. Programs that are no browsers send none, and come in.
+    /// Web origins whose pages may call, such as `http://localhost:8080`, besides this server's own. Programs that
+    /// are no browsers send none, and come in.
     pub origins: Vec<String>,
     /// The bearer token that every request has to carry, if any. It is never passed on.
     pub token: Option<String>,
@@ -255,9 +255,10 @@ async fn admit(State(http): State<Arc<Http>>, mut request: Request, next: Next) 
     if let Some(origin) = request.headers().get(header::ORIGIN) {
         let is_allowed = origin.to_str().is_ok_and(|origin| {
             settings.origins.iter().any(|allowed| allowed == origin)
+                // Another port of this machine is somebody else.
                 || origin
                     .split_once("://")
-                    .is_some_and(|(_, host)| is_host(&settings.hosts, host))
+                    .is_some_and(|(_, at)| host.as_deref().is_some_and(|host| at.eq_ignore_ascii_case(host)))
         });
         if !is_allowed {
             return refused(

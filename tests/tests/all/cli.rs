@@ -895,6 +895,60 @@ fn trust_lets_a_projects_file_grant_until_it_changes() {
         .says(&["is not trusted"]);
 }
 
+#[test]
+fn rules_can_be_asked_about_a_call_without_running_it() {
+    let person = Person::with_tools();
+    let rules = [
+        "--set",
+        "permissions.deny=helpful.add(a:1)",
+        "--set",
+        "permissions.allow=helpful.write",
+    ];
+    let test = |tool: &str, input: &str| {
+        let mut args = vec!["permissions", "test", tool, input];
+        args.extend(rules);
+        person.run(&args)
+    };
+    let denied = test("add", r#"{"a": "1", "b": 2}"#).is(4);
+    assert!(
+        denied.stdout.starts_with("helpful.add: deny\n"),
+        "{denied:?}"
+    );
+    assert!(
+        denied
+            .stdout
+            .contains("the operator's rule `helpful.add(a:1)`"),
+        "{denied:?}"
+    );
+    let reads = test("helpful.add", r#"{"a": 2, "b": 2}"#).is(0);
+    assert!(
+        reads.stdout.contains("the mode `ask` allows it"),
+        "{reads:?}"
+    );
+    assert!(
+        reads.stdout.contains("the argument `a` does not match"),
+        "{reads:?}"
+    );
+    let write = r#"{"path": "/x", "text": ""}"#;
+    let allowed = test("write", write).is(0);
+    assert!(
+        allowed
+            .stdout
+            .contains("the rule `helpful.write` allows it"),
+        "{allowed:?}"
+    );
+    let ask = ["--set", "permissions.ask=helpful.*", "--json"];
+    let args = [&["permissions", "test", "write", write][..], &ask].concat();
+    let asked = person.run(&args).is(4).json();
+    assert_eq!(
+        (&asked["verdict"], &asked["decided_by"]),
+        (&json!("ask"), &json!("helpful.*"))
+    );
+    test("ad", "{}").is(2).says(&["no tool `ad`", "add"]);
+    test("add", "[]").is(2).says(&["no JSON object"]);
+    test("add", r#"{"a": "x", "b": 2}"#).is(2).says(&["a:"]);
+}
+
 /// B42: a limit that is set is a limit that is felt.
 #[test]
 fn each_limit_of_a_call_has_its_effect() {

@@ -285,8 +285,16 @@ async fn only_known_names_origins_and_tokens_come_in() {
         (vec![("Host", "localhost.evil.example:80")], 403),
         (vec![("Origin", "http://evil.example")], 403),
         (vec![("Origin", "null")], 403),
+        // Another program of this machine.
+        (vec![("Origin", "http://localhost:3000")], 403),
         // In, and then without a session.
-        (vec![("Origin", "http://localhost:3000")], 400),
+        (
+            vec![
+                ("Host", "localhost:8321"),
+                ("Origin", "http://localhost:8321"),
+            ],
+            400,
+        ),
         (vec![], 400),
     ] {
         let reply = served.post(&headers, &ping).await;
