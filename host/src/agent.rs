@@ -1,10 +1,11 @@
 //! The loop and the life of a call. Reading order: [`run`] decides, [`drive`] performs; [`schedule`] decides
-//! what may overlap, [`dispatch`] carries out one call.
+//! what may overlap, [`dispatch`] carries out one call; `eager` begins one while its reply still streams.
 
 pub mod call;
 pub(crate) mod consent;
 pub mod dispatch;
 pub mod drive;
+mod eager;
 pub mod record;
 pub mod report;
 pub mod result;
@@ -22,6 +23,7 @@ use crate::{
         call::CallRecord,
         consent::RunConsents,
         dispatch::{Batch, run_batch},
+        eager::Early,
         record::Recorder,
         run::PlannedCall,
         stop::Stopper,
@@ -56,6 +58,8 @@ pub struct Deps {
     pub observers: Vec<Arc<dyn Observer>>,
     /// False: the calls of a turn run one after another.
     pub parallel: bool,
+    /// Begin a call whose tool can change nothing as soon as it stands in the reply, while the rest still streams.
+    pub eager: bool,
     /// Calls of one turn that run at once.
     pub max_parallel_tools: usize,
     /// What of one call's text reaches the model.
@@ -73,6 +77,7 @@ impl Default for Deps {
             before_tool: None,
             observers: Vec::new(),
             parallel: true,
+            eager: true,
             max_parallel_tools: MAX_PARALLEL_TOOLS,
             max_result_bytes: result::MAX_RESULT_BYTES,
         }
@@ -138,6 +143,7 @@ pub async fn run_calls(
         consents: &RunConsents::new(deps.approver.clone(), stopper),
         recorder: &Arc::new(Recorder::new(None, &deps.observers)),
         stop: &signal,
+        early: &Early::default(),
     };
     match run_batch(&batch, &calls).await {
         Ok(records) => records,
@@ -166,6 +172,7 @@ pub async fn run_call(
         consents: &RunConsents::new(approver, stopper),
         recorder: &Arc::new(Recorder::new(None, observers)),
         stop: &signal,
+        early: &Early::default(),
     };
     match run_batch(&batch, std::slice::from_ref(&call))
         .await

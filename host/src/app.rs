@@ -155,6 +155,7 @@ impl App {
         Deps {
             permissions: self.settings.permissions.clone(),
             parallel: self.settings.limits.parallel,
+            eager: self.settings.limits.eager,
             max_parallel_tools: self.settings.limits.max_parallel_tools,
             ..Deps::default()
         }

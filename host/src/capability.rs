@@ -405,6 +405,12 @@ impl Reach {
                     .all(|(_, methods)| reading(methods)))
     }
 
+    /// True when a call that never counts leaves no trace: nothing that it reaches can be changed, and nothing
+    /// goes out.
+    pub fn is_pure(&self) -> bool {
+        self.only_reads() && self.http.is_empty()
+    }
+
     /// True when one of the two may write what the other may touch, so that their calls keep call order.
     pub fn conflicts(&self, other: &Reach) -> bool {
         if self.outside && other.outside {

@@ -162,6 +162,7 @@ pub struct RunLimitSettings {
     pub max_tokens_ceiling: u32,
     pub max_parallel_tools: usize,
     pub parallel: bool,
+    pub eager: bool,
     pub max_tool_calls: Option<u32>,
     pub max_total_tokens: Option<u64>,
     pub wall_time: Option<Duration>,

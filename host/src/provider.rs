@@ -18,7 +18,7 @@ use async_trait::async_trait;
 
 use crate::{
     ids::{ToolName, ToolUseId},
-    transcript::{ContentBlock, Message, StopReason, Usage},
+    transcript::{ContentBlock, Message, StopReason, ToolInput, Usage},
 };
 
 pub use anthropic::{Anthropic, AnthropicSettings, KeyHeader};
@@ -80,6 +80,8 @@ pub struct ModelReply {
 /// Hears of a reply while it streams.
 pub trait Watch: Send {
     fn delta(&mut self, delta: Delta<'_>);
+    /// A call stands whole in the reply, which still streams. It counts only once the reply has ended well.
+    fn tool_use(&mut self, _name: &str, _input: &ToolInput) {}
     /// An attempt failed and is about to be repeated.
     fn retrying(&mut self, attempt: u32, wait: Duration, error: &ProviderError);
 }

@@ -6,6 +6,7 @@ mod all {
     mod authoring;
     mod cli;
     mod config;
+    mod eager;
     mod egress;
     mod house;
     mod kinds;

@@ -10,6 +10,7 @@ use crate::{
         Deps,
         call::CallRecord,
         consent::RunConsents,
+        eager::Early,
         record::{NotRecorded, Recorder},
         result::{nearest, outcome_word, tool_result_within},
         run::PlannedCall,
@@ -37,6 +38,8 @@ pub(crate) struct Batch<'a> {
     pub(crate) consents: &'a RunConsents,
     pub(crate) recorder: &'a Arc<Recorder>,
     pub(crate) stop: &'a StopSignal,
+    /// What was begun while the reply streamed.
+    pub(crate) early: &'a Early,
 }
 
 /// Carries out the calls of one turn. One record per call, in call order, whatever happened; only when the
@@ -178,7 +181,12 @@ async fn carry_out(
         Ok(authorized) => authorized,
         Err(outcome) => return ended(outcome),
     };
-    let (_permit, slot) = wait_for_turn(batch, tool, &tool_use.id, turn.after, turn.slots).await?;
+    let early = batch.early.take(&tool_use.name, &tool_use.input);
+    let place = match early {
+        // It has a place of its own, and waits for no other.
+        Some(_) => None,
+        None => Some(wait_for_turn(batch, tool, &tool_use.id, turn.after, turn.slots).await?),
+    };
     batch.recorder.record(&RunEvent::CallStarted {
         id: tool_use.id.clone(),
         tool: tool.name.clone(),
@@ -187,7 +195,11 @@ async fn carry_out(
         id: tool_use.id.clone(),
         recorder: Arc::clone(batch.recorder),
     });
-    let ending = tool.run(slot, authorized, turn.executor, listener).await;
+    let ending = match (early, place) {
+        (Some(begun), _) => begun.ending(listener).await,
+        (None, Some((_permit, slot))) => tool.run(slot, authorized, turn.executor, listener).await,
+        (None, None) => unreachable!("a call that was not begun has waited for its place"),
+    };
     let outcome = checked_output(tool, ending.outcome);
     Ok(Ended {
         outcome,

@@ -7,6 +7,7 @@ use crate::{
         Deps, RunResult,
         consent::RunConsents,
         dispatch::{Batch, run_batch},
+        eager::{Eager, Early},
         record::{Journal, NotRecorded, Recorder},
         run::{Next, Run, RunLimits},
         stop::{StopSignal, Stopper},
@@ -15,7 +16,7 @@ use crate::{
     provider::{Delta, ModelReply, ModelRequest, Provider, ProviderError, Watch},
     registry::{Registry, live::LiveRegistry},
     tool::Canceller,
-    transcript::{Message, Usage, repair},
+    transcript::{Message, ToolInput, Usage, repair},
 };
 
 /// The agent: a model, its tools, and what holds for every run of them.
@@ -122,6 +123,7 @@ struct Driving<'a> {
 impl Driving<'_> {
     async fn drive(&self, run: &mut Run, repairs: Vec<repair::Repair>) -> Result<(), RunError> {
         let mut registry = self.agent.registry.now();
+        let mut early = Early::default();
         self.recorder.record(&RunEvent::RunStarted {
             model: self.agent.model.clone(),
             tools: registry
@@ -149,15 +151,24 @@ impl Driving<'_> {
                     let mut showing = Showing {
                         recorder: self.recorder,
                         lost: Usage::default(),
+                        eager: Eager::new(&registry, &self.agent.deps),
                     };
                     let asked = tokio::select! {
                         biased;
                         by = self.signal.stopped() => Err(by),
                         reply = self.ask(&registry, messages, max_tokens, &mut showing) => Ok(reply),
                     };
-                    run.attempt_lost(showing.lost);
+                    let Showing { lost, eager, .. } = showing;
+                    run.attempt_lost(lost);
                     match asked {
-                        Ok(Ok(reply)) => self.replied(run, turn, reply)?,
+                        Ok(Ok(reply)) => {
+                            self.replied(run, turn, reply)?;
+                            // Whatever is not to be run now is killed with this.
+                            early = match run.what_next() {
+                                Next::RunCalls(_) => eager.into_begun(),
+                                Next::AskModel { .. } | Next::Ended(_) => Early::default(),
+                            };
+                        }
                         Ok(Err(error)) => {
                             run.attempt_lost(error.usage);
                             return Err(error.into());
@@ -179,8 +190,11 @@ impl Driving<'_> {
                         consents: &self.consents,
                         recorder: self.recorder,
                         stop: &self.signal,
+                        early: &early,
                     };
                     let records = run_batch(&batch, calls).await?;
+                    // Of calls that were not to be run after all.
+                    early = Early::default();
                     run.calls_ended(records);
                     if let Some(by) = self.signal.is_stopped() {
                         run.stopped(by);
@@ -223,6 +237,7 @@ struct Showing<'a> {
     recorder: &'a Recorder,
     /// What attempts that were repeated had used up.
     lost: Usage,
+    eager: Eager<'a>,
 }
 
 impl Watch for Showing<'_> {
@@ -240,7 +255,12 @@ impl Watch for Showing<'_> {
         });
     }
 
+    fn tool_use(&mut self, name: &str, input: &ToolInput) {
+        self.eager.asked_for(name, input);
+    }
+
     fn retrying(&mut self, attempt: u32, wait: Duration, error: &ProviderError) {
+        self.eager.clear();
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         self.lost = self.lost.plus(error.usage);
         self.recorder.show(&RunEvent::ModelRetried {

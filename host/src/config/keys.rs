@@ -87,6 +87,8 @@ keys! {
         key::count;
     /// `false` runs the calls of a turn one after another.
     PARALLEL: bool = "limits.parallel", Bare, is("true"), Weight::Free, key::flag;
+    /// `false` begins no call before the reply that asks for it has ended; else one that can change nothing is.
+    EAGER: bool = "limits.eager", Bare, is("true"), Weight::Free, key::flag;
     /// Tool calls of a run, or `none`.
     MAX_TOOL_CALLS: Option<u32> = "limits.max_tool_calls", Bare, is("\"none\""),
         Weight::Stricter(key::no_wider_or_none), key::count_or_none;

@@ -374,6 +374,7 @@ fn run_limits(layers: &mut Layers) -> RunLimitSettings {
         max_tokens_ceiling: layers.value(&keys::MAX_TOKENS_CEILING),
         max_parallel_tools: layers.value(&keys::MAX_PARALLEL_TOOLS),
         parallel: layers.value(&keys::PARALLEL),
+        eager: layers.value(&keys::EAGER),
         max_tool_calls: layers.value(&keys::MAX_TOOL_CALLS),
         max_total_tokens: layers.value(&keys::MAX_TOTAL_TOKENS),
         wall_time: layers.value(&keys::WALL_TIME),

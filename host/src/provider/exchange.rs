@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     http::{TransportFault, explain, printable},
-    transcript::{ContentBlock, Usage},
+    transcript::{ContentBlock, ToolInput, Usage},
 };
 
 /// How much of an error's body is read.
@@ -462,6 +462,10 @@ impl Watch for Shown<'_> {
     fn delta(&mut self, delta: Delta<'_>) {
         self.any = true;
         self.watch.delta(delta);
+    }
+
+    fn tool_use(&mut self, name: &str, input: &ToolInput) {
+        self.watch.tool_use(name, input);
     }
 
     fn retrying(&mut self, attempt: u32, wait: Duration, error: &ProviderError) {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 /// A string that arrives as JSON literals, one of which may end between the halves of a surrogate pair.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Pieces {
     text: String,
     /// The inside of literals that is not readable yet.

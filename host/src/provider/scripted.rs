@@ -237,15 +237,17 @@ impl Provider for Scripted {
                     let (id, provider_id) =
                         tool_use_id(id.as_deref(), request.messages.len(), calls);
                     calls += 1;
+                    let input = match input {
+                        Value::String(raw) => ToolInput::parse(raw),
+                        Value::Null => ToolInput::parse(""),
+                        other => ToolInput::parse(&other.to_string()),
+                    };
+                    watch.tool_use(name, &input);
                     ContentBlock::ToolUse(ToolUse {
                         id,
                         provider_id,
                         name: name.clone(),
-                        input: match input {
-                            Value::String(raw) => ToolInput::parse(raw),
-                            Value::Null => ToolInput::parse(""),
-                            other => ToolInput::parse(&other.to_string()),
-                        },
+                        input,
                         extra: serde_json::Map::new(),
                     })
                 }

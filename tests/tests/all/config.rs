@@ -212,7 +212,7 @@ fn what_is_withheld_is_shown() {
 /// Each key with a value other than the default, and what it does to the settings.
 type Effect = (&'static str, &'static str, fn(&Settings) -> bool);
 
-const EFFECTS: [Effect; 34] = [
+const EFFECTS: [Effect; 35] = [
     ("provider", "'openai'", |s| {
         s.provider == ProviderName::OpenAi && s.model.is_none()
     }),
@@ -260,6 +260,7 @@ const EFFECTS: [Effect; 34] = [
         s.limits.max_parallel_tools == 2
     }),
     ("limits.parallel", "false", |s| !s.limits.parallel),
+    ("limits.eager", "false", |s| !s.limits.eager),
     ("limits.max_tool_calls", "9", |s| {
         s.limits.max_tool_calls == Some(9)
     }),

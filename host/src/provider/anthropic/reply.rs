@@ -158,7 +158,7 @@ impl Reader for Assembly {
                 let delta = read.delta.ok_or_else(|| missing("delta"))?;
                 self.open_block(read.index)?.add(&delta, watch)?;
             }
-            "content_block_stop" => self.open_block(read.index)?.stopped = true,
+            "content_block_stop" => self.open_block(read.index)?.stop(watch),
             "message_delta" => {
                 if let Some(delta) = read.delta {
                     let delta: MessageDelta =
@@ -277,6 +277,21 @@ impl OpenBlock {
         }
     }
 
+    fn stop(&mut self, watch: &mut dyn Watch) {
+        self.stopped = true;
+        if self.kind == "tool_use"
+            && let Some(name) = member(&self.members, "name")
+        {
+            watch.tool_use(&name, &self.tool_input());
+        }
+    }
+
+    /// What of the call's arguments has come.
+    fn tool_input(&self) -> ToolInput {
+        let streamed = (!self.input.is_empty()).then(|| self.input.clone().finish(Lone::Kept));
+        tool_input(streamed, self.members.get("input").map(|raw| &**raw))
+    }
+
     fn add(&mut self, delta: &RawValue, watch: &mut dyn Watch) -> Result<(), Fault> {
         let odd = || Fault::protocol(format!("a delta that is not one: {delta}"));
         let members: Members = serde_json::from_str(delta.get()).map_err(|_| odd())?;
@@ -345,11 +360,13 @@ impl OpenBlock {
                 .members
                 .get("citations")
                 .and_then(|array| serde_json::from_str(array.get()).ok());
-            let all = before.into_iter().flatten().chain(self.citations);
+            let all = before
+                .into_iter()
+                .flatten()
+                .chain(std::mem::take(&mut self.citations));
             let all = to_raw_value(&all.collect::<Vec<_>>()).map_err(unwritable)?;
             self.members.insert("citations".into(), all);
         }
-        let input = (!self.input.is_empty()).then(|| self.input.finish(Lone::Kept));
         let text = |name: &str| {
             member(&self.members, name)
                 .ok_or_else(|| Fault::protocol(format!("a `{}` block without `{name}`", self.kind)))
@@ -366,11 +383,12 @@ impl OpenBlock {
                     id,
                     provider_id,
                     name: text("name")?,
-                    input: tool_input(input, self.members.get("input").map(|raw| &**raw)),
+                    input: self.tool_input(),
                     extra: extra(&self.members, &["type", "id", "name", "input"]),
                 }))
             }
             _ => {
+                let input = (!self.input.is_empty()).then(|| self.input.finish(Lone::Kept));
                 if let Some(input) = input.filter(|input| !input.trim().is_empty()) {
                     // The input of a call that the endpoint itself carries out.
                     let input = RawValue::from_string(input).map_err(unwritable)?;
@@ -493,6 +511,39 @@ mod tests {
 
     fn stopped(index: u64) -> String {
         json!({"type": "content_block_stop", "index": index}).to_string()
+    }
+
+    /// Whoever wants to begin a call early hears of it at its own end, and of what it will be.
+    #[test]
+    fn a_call_is_told_of_once_it_is_whole() {
+        #[derive(Default)]
+        struct Whole(Vec<(String, ToolInput)>);
+        impl Watch for Whole {
+            fn delta(&mut self, _: Delta<'_>) {}
+            fn tool_use(&mut self, name: &str, input: &ToolInput) {
+                self.0.push((name.to_owned(), input.clone()));
+            }
+            fn retrying(
+                &mut self,
+                _: u32,
+                _: std::time::Duration,
+                _: &crate::provider::ProviderError,
+            ) {
+            }
+        }
+        let call = json!({"type":"tool_use","id":"toolu_1","name":"add","input":{}});
+        let piece = |text: &str| delta(0, json!({"type":"input_json_delta","partial_json":text}));
+        let mut assembly = Assembly::new("m", 3);
+        let mut whole = Whole::default();
+        let mut hear = |event: String, whole: &mut Whole| {
+            assembly.event(&Sse::default().data(event), whole).unwrap();
+        };
+        for event in [started(0, call), piece("{\"a\":"), piece("1}")] {
+            hear(event, &mut whole);
+            assert!(whole.0.is_empty());
+        }
+        hear(stopped(0), &mut whole);
+        assert_eq!(whole.0, [("add".to_owned(), ToolInput::parse("{\"a\":1}"))]);
     }
 
     #[test]
