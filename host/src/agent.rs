@@ -1,21 +1,25 @@
 //! The loop and the life of a call. Reading order: [`run`] decides, [`drive`] performs; [`schedule`] decides
-//! what may overlap, [`dispatch`] carries out one call; `eager` begins one while its reply still streams.
+//! what may overlap, [`dispatch`] carries out one call; `eager` begins one while its reply still streams;
+//! [`resume`] goes on from a record.
 
 pub mod call;
 pub(crate) mod consent;
 pub mod dispatch;
 pub mod drive;
+pub mod durable;
 mod eager;
 pub mod record;
 pub mod report;
 pub mod result;
+pub mod resume;
 pub mod run;
 pub mod schedule;
+mod standstill;
 pub mod stop;
 
 use std::sync::Arc;
 
-pub use drive::{RunError, ToolLoop};
+pub use drive::{Left, RunError, ToolLoop};
 pub use report::RunResult;
 
 use crate::{
@@ -25,7 +29,9 @@ use crate::{
         dispatch::{Batch, run_batch},
         eager::Early,
         record::Recorder,
+        resume::CallsSoFar,
         run::PlannedCall,
+        standstill::Standstill,
         stop::Stopper,
     },
     approvals::Approver,
@@ -118,7 +124,10 @@ pub async fn run_tools(
     deps: &Deps,
 ) -> Vec<ToolResult> {
     let records = run_calls(content, registry, deps).await;
-    records.into_iter().map(|record| record.result).collect()
+    records
+        .into_iter()
+        .map(|record| record.traced.result)
+        .collect()
 }
 
 /// As [`run_tools`], with the whole record of each call.
@@ -141,9 +150,11 @@ pub async fn run_calls(
         registry,
         deps,
         consents: &RunConsents::new(deps.approver.clone(), stopper),
-        recorder: &Arc::new(Recorder::new(None, &deps.observers)),
+        recorder: &Arc::new(Recorder::new(Vec::new(), &deps.observers)),
         stop: &signal,
         early: &Early::default(),
+        so_far: &CallsSoFar::default(),
+        standstill: &Standstill::of(calls.len()),
     };
     match run_batch(&batch, &calls).await {
         Ok(records) => records,
@@ -170,9 +181,11 @@ pub async fn run_call(
         registry,
         deps,
         consents: &RunConsents::new(approver, stopper),
-        recorder: &Arc::new(Recorder::new(None, observers)),
+        recorder: &Arc::new(Recorder::new(Vec::new(), observers)),
         stop: &signal,
         early: &Early::default(),
+        so_far: &CallsSoFar::default(),
+        standstill: &Standstill::of(1),
     };
     match run_batch(&batch, std::slice::from_ref(&call))
         .await

@@ -1,11 +1,12 @@
 //! Asking a person about a call. Policy says when; this says how.
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 use crate::{ids::ComponentDigest, tool::ToolCall};
 
 /// What a person is asked.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalRequest {
     pub call: ToolCall,
     /// `plugin.tool`, as permission rules name it.
@@ -19,7 +20,8 @@ pub struct ApprovalRequest {
 }
 
 /// What a person answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Answer {
     Once,
     /// Also every later call of this tool in this run.

@@ -18,8 +18,10 @@ mod requests;
 pub mod run;
 pub mod schema;
 pub mod serve;
+mod session;
 pub mod show;
 mod signals;
+pub mod stored;
 pub mod terminal;
 pub mod tools;
 pub mod trace;
@@ -105,6 +107,18 @@ pub enum Command {
     Build(build::BuildArgs),
     /// Write commented settings and the shipped tools into a folder
     Init(init::InitArgs),
+    /// List the runs that are kept, or show one
+    Runs(stored::RunsArgs),
+    /// List the calls that wait for a person, of any run of this user
+    Approvals(stored::ApprovalsArgs),
+    /// Let a call run that waits
+    Approve(stored::ApproveArgs),
+    /// Keep a call that waits from running
+    Deny(stored::DenyArgs),
+    /// Copy the runs that are kept to another file, while they go on
+    Backup(stored::BackupArgs),
+    /// Look whether anything is wrong with the runs that are kept
+    Check,
     /// Ask the rules about a call
     Permissions(permissions::PermissionsArgs),
     /// Look at settings, and trust a project's
@@ -194,6 +208,12 @@ async fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => demo::run(args, &cli.global).await?,
         Command::Mcp(args) => mcp::run(args, &cli.global).await?,
         Command::Serve(args) => serve::run(args, &cli.global).await?,
+        Command::Runs(args) => stored::runs(args).await?,
+        Command::Approvals(args) => stored::approvals(args).await?,
+        Command::Approve(args) => stored::approve(args, &cli.global).await?,
+        Command::Deny(args) => stored::deny(args).await?,
+        Command::Backup(args) => stored::backup(args).await?,
+        Command::Check => stored::check().await?,
         Command::Permissions(args) => permissions::run(args, &cli.global).await?,
         Command::Config(args) => config::run(args, &cli.global)?,
         Command::Tools(args) => {

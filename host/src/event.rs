@@ -1,22 +1,22 @@
-//! What happens in a run, in one vocabulary. The agent emits, everybody else observes: command line, trace,
-//! log, and later the store and the event stream.
+//! What happens in a run, in one vocabulary. The agent emits, everybody else observes: command line, trace, log,
+//! storage and the event stream. A run's state follows from its events; see [`crate::agent::resume`].
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
     ids::{ToolName, ToolUseId},
-    transcript::{StopReason, ToolResult, Usage},
+    transcript::{ContentBlock, StopReason, ToolResult, Usage},
 };
 
 /// The version of an event written as a line of JSON; it changes when a reader would have to.
 pub const LINE_VERSION: u32 = 1;
 
 /// One thing that happened. Kinds are past tense, and their names outlive the code.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum RunEvent {
     RunStarted {
@@ -45,7 +45,12 @@ pub enum RunEvent {
     TurnEnded {
         turn: u32,
         stop_reason: StopReason,
+        /// More about the stop in the endpoint's words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stop_details: Option<String>,
         usage: Usage,
+        /// The whole reply, with the ids that its calls have from now on.
+        content: Vec<ContentBlock>,
     },
     /// The reply asked for this call.
     CallRequested {
@@ -89,9 +94,9 @@ pub enum RunEvent {
         id: ToolUseId,
         tool: String,
         /// One word for how it ended, such as `ok`, `timeout` or `denied`.
-        outcome: &'static str,
+        outcome: Cow<'static, str>,
         /// Guest time; absent when the guest never started.
-        #[serde(serialize_with = "millis")]
+        #[serde(serialize_with = "millis", deserialize_with = "from_millis")]
         #[schemars(with = "Option<f64>")]
         ran_ms: Option<Duration>,
         result: ToolResult,
@@ -106,13 +111,19 @@ pub enum RunEvent {
         text: String,
     },
     RunEnded {
-        status: &'static str,
+        status: Cow<'static, str>,
         text: String,
         usage: Usage,
     },
+    /// The user says more, and the run goes on.
+    RunContinued {
+        text: String,
+    },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum LogLevel {
     Debug,
@@ -124,6 +135,11 @@ pub enum LogLevel {
 #[expect(clippy::ref_option, reason = "serde hands the field over by reference")]
 fn millis<S: serde::Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
     duration.map(|d| d.as_secs_f64() * 1e3).serialize(to)
+}
+
+fn from_millis<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let millis = Option::<f64>::deserialize(from)?;
+    Ok(millis.and_then(|millis| Duration::try_from_secs_f64(millis / 1e3).ok()))
 }
 
 /// Sees every event of a run, in order. It is called from the run's own task, so it should not block; if it

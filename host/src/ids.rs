@@ -148,6 +148,13 @@ impl RunId {
         getrandom::fill(&mut bytes)?;
         Ok(Self(u128::from_le_bytes(bytes)))
     }
+
+    /// `None` unless it is 32 hexadecimal digits.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_id = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| is_id)?;
+        Some(Self(number))
+    }
 }
 
 impl fmt::Display for RunId {
@@ -168,6 +175,29 @@ impl ComponentDigest {
     /// 64 hexadecimal digits.
     pub fn hex(&self) -> String {
         self.0.iter().map(|b| format!("{b:02x}")).collect()
+    }
+}
+
+/// As [`ComponentDigest::hex`].
+impl serde::Serialize for ComponentDigest {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.hex())
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for ComponentDigest {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(from)?;
+        let mut bytes = [0; 32];
+        let digits = text.as_bytes();
+        let is_hex = digits.len() == 64 && digits.iter().all(u8::is_ascii_hexdigit);
+        for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+            let pair = text.get(at..at + 2).filter(|_| is_hex);
+            *byte = pair
+                .and_then(|pair| u8::from_str_radix(pair, 16).ok())
+                .ok_or_else(|| serde::de::Error::custom("a digest is 64 hexadecimal digits"))?;
+        }
+        Ok(Self(bytes))
     }
 }
 

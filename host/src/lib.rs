@@ -17,7 +17,7 @@
 //! | [`sandbox`] | components: loading them, a fresh instance for each call, limits that end things; the only user of wasmtime |
 //! | [`registry`] | from tools to an immutable, ordered set of them, one after another as folders change; schemas as models are shown them |
 //! | [`peers`] | MCP servers whose tools are used, outside of the sandbox |
-//! | [`registry`] | from tools to an immutable, ordered set of them; schemas as models are shown them |
+//! | [`storage`] | runs that outlive their process: events, leases, questions |
 //! | [`provider`] | model endpoints; vendor JSON stops there |
 //! | [`http`] | trust and time-outs that all HTTP clients share |
 //! | [`config`] | settings from flags, environment and files, each with its origin |
@@ -60,6 +60,7 @@ pub mod policy;
 pub mod provider;
 pub mod registry;
 pub mod sandbox;
+pub mod storage;
 
 pub mod agent;
 

@@ -13,9 +13,7 @@
 //! | `runs`, `events` | runs: begin, look at, continue, stop; their events as they come |
 //! | `approvals` | what waits for a person, and the person's word |
 //! | `tools` | the tools, and a call of one |
-//! | `live` | the runs themselves, for as long as the server lives |
-//! | `log` | the events of one run, for readers at their own pace |
-//! | `inbox` | questions to a person, each answered once |
+//! | `live` | the runs that this process drives; [`crate::storage`] has all of them |
 //! | `openapi` | the description of it all, from the code |
 //! | `metrics` | what is counted |
 
@@ -25,10 +23,8 @@ mod door;
 mod events;
 mod extract;
 mod health;
-mod inbox;
 pub mod listen;
 mod live;
-mod log;
 mod metrics;
 mod openapi;
 pub mod problem;
@@ -46,8 +42,8 @@ use axum::{
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use self::{access::Access, inbox::Inbox, live::Runs, metrics::Metrics, problem::Problem};
-use crate::{agent::Deps, approvals::Remember, registry::live::LiveRegistry};
+use self::{access::Access, live::Runs, metrics::Metrics, problem::Problem};
+use crate::{agent::Deps, approvals::Remember, registry::live::LiveRegistry, storage::RunStore};
 
 /// What one server holds at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,9 +54,9 @@ pub struct Bounds {
     pub body_wait: Duration,
     /// Calls of `POST /v1/tools/{name}/call`, running and waiting; one more is answered with 429.
     pub calls: usize,
-    /// Runs that have not ended; one more is answered with 429.
+    /// Runs that have not ended, those among them that wait for a person; one more is answered with 429.
     pub live_runs: usize,
-    /// Runs that have ended and are still known; those that ended first are forgotten first.
+    /// Runs that have ended and are still known, give or take a hundredth; those that ended first are forgotten first.
     pub ended_runs: usize,
 }
 
@@ -71,7 +67,7 @@ impl Default for Bounds {
             body_wait: Duration::from_secs(30),
             calls: 256,
             live_runs: 8192,
-            ended_runs: 1000,
+            ended_runs: 10_000,
         }
     }
 }
@@ -84,6 +80,8 @@ pub struct Parts {
     pub deps: Deps,
     pub access: Access,
     pub bounds: Bounds,
+    /// Where runs and questions are kept.
+    pub store: Arc<dyn RunStore>,
     /// Makes the agent of a run. Where that has no approver, its calls wait in the same place.
     pub agents: NewAgent,
     /// What `always` does besides holding for as long as the server lives.
@@ -99,7 +97,7 @@ pub(crate) struct Shared {
     metrics: Metrics,
     /// Places for calls.
     calls: Semaphore,
-    inbox: Arc<Inbox>,
+    store: Arc<dyn RunStore>,
     runs: Arc<Runs>,
     agents: NewAgent,
     remember: Option<Remember>,
@@ -120,13 +118,14 @@ impl Server {
             deps,
             access,
             bounds,
+            store,
             agents,
             remember,
         } = parts;
         let metrics = Metrics::new();
-        let inbox = Arc::new(Inbox::default());
         let runs = Runs::new(
-            Arc::clone(&inbox),
+            Arc::clone(&store),
+            Arc::clone(&agents),
             metrics.clone(),
             bounds.live_runs,
             bounds.ended_runs,
@@ -138,7 +137,7 @@ impl Server {
             bounds,
             metrics,
             calls: Semaphore::new(bounds.calls),
-            inbox,
+            store,
             runs: Arc::new(runs),
             agents,
             remember,

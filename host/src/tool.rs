@@ -65,7 +65,7 @@ impl Default for Annotations {
 }
 
 /// A call that can be carried out: the tool exists and the arguments fit its schema.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
     pub id: ToolUseId,
     pub tool: ToolName,

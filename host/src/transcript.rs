@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::ids::{InvalidName, ToolUseId};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     User,
@@ -19,7 +19,7 @@ pub enum Role {
 }
 
 /// One entry of a conversation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Message {
     pub role: Role,
     pub content: Vec<ContentBlock>,
@@ -56,7 +56,7 @@ impl Message {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentBlock {
     Text {
@@ -110,7 +110,7 @@ impl ContentBlock {
 
 /// A block exactly as a provider sent it. It goes back to the same provider and model byte for byte, and
 /// to no other.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Seal {
     /// [`Provider::name`](crate::provider::Provider::name) of the sender.
     pub provider: String,
@@ -120,7 +120,7 @@ pub struct Seal {
 }
 
 /// A call that the model asks for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolUse {
     /// Unique in the run; what the result refers to.
     pub id: ToolUseId,
@@ -160,7 +160,7 @@ impl From<ToolUse> for ContentBlock {
 }
 
 /// The arguments of a call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ToolInput {
     /// Not JSON, or not an object. Replayed as an empty object.

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 use agentloop_host::{
     agent::{RunResult, ToolLoop},
     event::{Observer, RunEvent},
-    provider::Scripted,
+    provider::{ModelReply, ModelRequest, Provider, ProviderError, Scripted, Watch},
     registry::{Registry, native::NativeTool},
-    transcript::{ContentBlock, Message, ToolResult},
+    transcript::{ContentBlock, Message, Role, ToolResult},
 };
+use async_trait::async_trait;
 use serde_json::{Value, json};
 
 /// A scripted model that gives these replies.
@@ -104,5 +105,39 @@ impl Events {
 impl Observer for Events {
     fn observe(&self, event: &RunEvent) {
         self.0.lock().unwrap().push(event.clone());
+    }
+}
+
+/// A model without a memory of its own: its reply follows from how many replies the conversation has. So it says the
+/// same to a process that goes on with a run as to the one that began it.
+pub struct Stateless {
+    replies: Vec<Value>,
+}
+
+impl Stateless {
+    /// The replies in order, in the form of [`scripted`].
+    pub fn new(replies: Value) -> Arc<Self> {
+        let Value::Array(replies) = replies else {
+            panic!("replies are a list")
+        };
+        Arc::new(Self { replies })
+    }
+}
+
+#[async_trait]
+impl Provider for Stateless {
+    fn name(&self) -> &str {
+        "stateless"
+    }
+
+    async fn ask(
+        &self,
+        request: &ModelRequest<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<ModelReply, ProviderError> {
+        let said = |message: &&Message| message.role == Role::Assistant;
+        let n_said = request.messages.iter().filter(said).count();
+        let reply = &self.replies[n_said.min(self.replies.len() - 1)];
+        scripted(json!([reply])).ask(request, watch).await
     }
 }

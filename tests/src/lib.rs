@@ -8,3 +8,4 @@ pub mod endpoint;
 pub mod guests;
 pub mod http_client;
 pub mod servers;
+pub mod storage;

@@ -6,6 +6,7 @@ mod all {
     mod authoring;
     mod cli;
     mod config;
+    mod durable;
     mod eager;
     mod egress;
     mod house;
@@ -22,4 +23,5 @@ mod all {
     mod sandbox;
     mod sdk;
     mod server;
+    mod storage;
 }

@@ -1,6 +1,6 @@
 //! The record of one call.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -11,26 +11,32 @@ use crate::{
     transcript::{ToolInput, ToolResult, ToolUse},
 };
 
-/// A call and how it ended: what traces hold and what the history's result is made of.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// A call that was carried out, and how it ended.
+#[derive(Debug, Clone, PartialEq)]
 pub struct CallRecord {
+    pub traced: TracedCall,
+    pub outcome: ToolOutcome,
+}
+
+/// What is kept of a call: what traces hold and what the history's result is made of.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TracedCall {
     /// As the model wrote it.
     pub tool: String,
     /// What the model sent; an empty object where it was malformed.
     pub input: Map<String, Value>,
-    /// [`outcome_word`] of it in serialized form.
-    #[serde(serialize_with = "word")]
-    pub outcome: ToolOutcome,
+    /// [`outcome_word`] of how it ended.
+    pub outcome: Cow<'static, str>,
     pub result: ToolResult,
     /// Guest time; `None` when nothing of the tool ran.
     #[serde(serialize_with = "seconds")]
     pub ran: Option<Duration>,
 }
 
-impl CallRecord {
+impl TracedCall {
     pub(crate) fn new(
         tool_use: &ToolUse,
-        outcome: ToolOutcome,
+        outcome: impl Into<Cow<'static, str>>,
         result: ToolResult,
         ran: Option<Duration>,
     ) -> Self {
@@ -41,15 +47,23 @@ impl CallRecord {
         Self {
             tool: tool_use.name.clone(),
             input,
-            outcome,
+            outcome: outcome.into(),
             result,
             ran,
         }
     }
 }
 
-fn word<S: serde::Serializer>(outcome: &ToolOutcome, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(outcome_word(outcome))
+impl CallRecord {
+    pub(crate) fn new(
+        tool_use: &ToolUse,
+        outcome: ToolOutcome,
+        result: ToolResult,
+        ran: Option<Duration>,
+    ) -> Self {
+        let traced = TracedCall::new(tool_use, outcome_word(&outcome), result, ran);
+        Self { traced, outcome }
+    }
 }
 
 #[expect(clippy::ref_option, reason = "serde hands the field over by reference")]

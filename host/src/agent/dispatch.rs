@@ -13,8 +13,10 @@ use crate::{
         eager::Early,
         record::{NotRecorded, Recorder},
         result::{nearest, outcome_word, tool_result_within},
+        resume::CallsSoFar,
         run::PlannedCall,
         schedule::{Footprint, predecessors},
+        standstill::Standstill,
         stop::StopSignal,
     },
     approvals::ApprovalRequest,
@@ -40,6 +42,9 @@ pub(crate) struct Batch<'a> {
     pub(crate) stop: &'a StopSignal,
     /// What was begun while the reply streamed.
     pub(crate) early: &'a Early,
+    /// What an earlier host has recorded of these calls.
+    pub(crate) so_far: &'a CallsSoFar,
+    pub(crate) standstill: &'a Standstill,
 }
 
 /// Carries out the calls of one turn. One record per call, in call order, whatever happened; only when the
@@ -127,10 +132,13 @@ async fn settle(
     let Ended { outcome, ran } = ended?;
     let is_heard = batch.recorder.is_heard();
     if is_heard && let Some(whole) = cut_text(&outcome, batch.deps.max_result_bytes) {
-        batch.recorder.record(&RunEvent::OutputCut {
-            id: tool_use.id.clone(),
-            whole,
-        })?;
+        batch
+            .recorder
+            .record(&RunEvent::OutputCut {
+                id: tool_use.id.clone(),
+                whole,
+            })
+            .await?;
     }
     let result = tool_result_within(
         &tool_use.id,
@@ -139,14 +147,18 @@ async fn settle(
         batch.deps.max_result_bytes,
     );
     if is_heard {
-        batch.recorder.record(&RunEvent::CallEnded {
-            id: tool_use.id.clone(),
-            tool: tool_use.name.clone(),
-            outcome: outcome_word(&outcome),
-            ran_ms: ran,
-            result: result.clone(),
-        })?;
+        batch
+            .recorder
+            .record(&RunEvent::CallEnded {
+                id: tool_use.id.clone(),
+                tool: tool_use.name.clone(),
+                outcome: outcome_word(&outcome).into(),
+                ran_ms: ran,
+                result: result.clone(),
+            })
+            .await?;
     }
+    batch.standstill.call_ended();
     Ok(CallRecord::new(tool_use, outcome, result, ran))
 }
 
@@ -187,10 +199,13 @@ async fn carry_out(
         Some(_) => None,
         None => Some(wait_for_turn(batch, tool, &tool_use.id, turn.after, turn.slots).await?),
     };
-    batch.recorder.record(&RunEvent::CallStarted {
-        id: tool_use.id.clone(),
-        tool: tool.name.clone(),
-    })?;
+    batch
+        .recorder
+        .record(&RunEvent::CallStarted {
+            id: tool_use.id.clone(),
+            tool: tool.name.clone(),
+        })
+        .await?;
     let listener = Arc::new(Listener {
         id: tool_use.id.clone(),
         recorder: Arc::clone(batch.recorder),
@@ -284,18 +299,30 @@ async fn ask(
         why: pending.why.clone(),
     };
     let id = request.call.id.clone();
-    batch.recorder.record(&RunEvent::ApprovalRequested {
-        id: id.clone(),
-        tool: tool.name.clone(),
-        why: request.why.clone(),
-    })?;
-    let answered = batch.consents.ask(&request).await;
+    // One that an earlier host has asked is still the same question.
+    if !batch.so_far.of(&id).is_some_and(|call| call.asked) {
+        batch
+            .recorder
+            .record(&RunEvent::ApprovalRequested {
+                id: id.clone(),
+                tool: tool.name.clone(),
+                why: request.why.clone(),
+            })
+            .await?;
+    }
+    let answered = {
+        let _waits = batch.standstill.waits();
+        batch.consents.ask(&request).await
+    };
     let allowed = answered.verdict.is_ok();
-    batch.recorder.record(&RunEvent::ApprovalAnswered {
-        id,
-        allowed,
-        reason: answered.reason,
-    })?;
+    batch
+        .recorder
+        .record(&RunEvent::ApprovalAnswered {
+            id,
+            allowed,
+            reason: answered.reason,
+        })
+        .await?;
     Ok(answered.verdict.map(|consent| pending.allowed(consent)))
 }
 
@@ -348,8 +375,11 @@ async fn wait_for_turn<'a>(
     slots: &'a Semaphore,
 ) -> Result<(Option<tokio::sync::SemaphorePermit<'a>>, Slot), NotRecorded> {
     let wait = async {
-        for mut earlier in after {
-            while earlier.changed().await.is_ok() {}
+        {
+            let _waits = batch.standstill.waits();
+            for mut earlier in after {
+                while earlier.changed().await.is_ok() {}
+            }
         }
         // The semaphore is never closed; without a permit the call would only lose its place in line.
         let permit = slots.acquire().await.ok();
@@ -361,7 +391,8 @@ async fn wait_for_turn<'a>(
     }
     batch
         .recorder
-        .record(&RunEvent::CallQueued { id: id.clone() })?;
+        .record(&RunEvent::CallQueued { id: id.clone() })
+        .await?;
     Ok(wait.await)
 }
 
@@ -417,7 +448,7 @@ struct Listener {
 
 impl GuestListener for Listener {
     fn logged(&self, level: LogLevel, text: String) {
-        self.recorder.show(&RunEvent::CallLogged {
+        self.recorder.pass(&RunEvent::CallLogged {
             id: self.id.clone(),
             level,
             text,
@@ -425,7 +456,7 @@ impl GuestListener for Listener {
     }
 
     fn progressed(&self, done: f64, total: Option<f64>, message: Option<String>) {
-        self.recorder.show(&RunEvent::CallProgressed {
+        self.recorder.pass(&RunEvent::CallProgressed {
             id: self.id.clone(),
             done,
             total,

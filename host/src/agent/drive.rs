@@ -2,20 +2,26 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio_util::task::AbortOnDropHandle;
+
 use crate::{
     agent::{
         Deps, RunResult,
+        call::TracedCall,
         consent::RunConsents,
         dispatch::{Batch, run_batch},
         eager::{Eager, Early},
         record::{Journal, NotRecorded, Recorder},
-        run::{Next, Run, RunLimits},
+        resume::{CallsSoFar, Resumed},
+        run::{Next, PlannedCall, Run, RunLimits},
+        standstill::Standstill,
         stop::{StopSignal, Stopper},
     },
+    capability::Reach,
     event::RunEvent,
     provider::{Delta, ModelReply, ModelRequest, Provider, ProviderError, Watch},
     registry::{Registry, live::LiveRegistry},
-    tool::Canceller,
+    tool::{Canceller, ToolOutcome},
     transcript::{Message, ToolInput, Usage, repair},
 };
 
@@ -74,43 +80,104 @@ impl ToolLoop {
         messages: Vec<Message>,
         stopper: Stopper,
         signal: StopSignal,
-        journal: Option<Box<dyn Journal>>,
+        journal: Option<Arc<dyn Journal>>,
     ) -> RunResult {
-        let recorder = Arc::new(Recorder::new(journal, &self.deps.observers));
-        let timer = self.wall_time.map(|wall_time| {
+        let begun = Resumed::new(self.limits, messages);
+        let journals = journal.into_iter().collect();
+        match self.go_on(begun, stopper, signal, journals, None).await {
+            Left::Ended(result) => result,
+            Left::NotRecorded { result, .. } => result,
+            Left::WaitsForPerson => unreachable!("nothing puts this run away"),
+        }
+    }
+
+    /// Goes on from where a run is, to its end, or until it has to be put away: everything about it is then in its
+    /// journals. With `put_away_after` that happens once all its calls have waited for a person for so long.
+    pub async fn go_on(
+        &self,
+        resumed: Resumed,
+        stopper: Stopper,
+        signal: StopSignal,
+        journals: Vec<Arc<dyn Journal>>,
+        put_away_after: Option<Duration>,
+    ) -> Left {
+        let recorder = Arc::new(Recorder::new(journals, &self.deps.observers));
+        let _timer = self.wall_time.map(|wall_time| {
             let stopper = stopper.clone();
-            let timer = tokio::spawn(async move {
+            AbortOnDropHandle::new(tokio::spawn(async move {
                 tokio::time::sleep(wall_time).await;
                 stopper.stop(Canceller::RunLimit);
-            });
-            AbortOnDrop(timer)
+            }))
         });
-        let (messages, repairs) = repair::repair(messages);
-        let mut run = Run::new(self.limits, messages);
-        let consents = RunConsents::new(self.deps.approver.clone(), stopper);
+        let Resumed {
+            mut run,
+            calls,
+            repairs,
+            is_begun,
+        } = resumed;
         let driving = Driving {
             agent: self,
             recorder: &recorder,
-            consents,
+            consents: RunConsents::new(self.deps.approver.clone(), stopper),
             signal,
+            put_away_after,
         };
-        let failed = driving.drive(&mut run, repairs).await.err();
-        drop(timer);
-        if let Some(error) = failed {
-            run.failed(&error);
-        }
+        let begun = match is_begun {
+            true => Ok(()),
+            false => driving.begin(repairs).await.map_err(RunError::from),
+        };
+        let driven = match begun {
+            Ok(()) => driving.drive(&mut run, calls).await,
+            Err(error) => Err(error),
+        };
+        let not_recorded = match driven {
+            Ok(Driven::ToTheEnd) => None,
+            Ok(Driven::ToAStandstill) => return Left::WaitsForPerson,
+            Err(error) => {
+                run.failed(&error);
+                match error {
+                    RunError::NotRecorded(error) => Some(error),
+                    RunError::Provider(_) => None,
+                }
+            }
+        };
         let result = run.into_result();
         let ended = RunEvent::RunEnded {
-            status: result.status.word(),
+            status: result.status.word().into(),
             text: result.status.sentence(),
             usage: result.tokens,
         };
-        if recorder.record(&ended).is_err() {
-            // Nothing hangs on it any more, and whoever watches has to learn that it is over.
-            recorder.show(&ended);
+        let error = match not_recorded {
+            Some(error) => Some(error),
+            None => recorder.record(&ended).await.err(),
+        };
+        match error {
+            None => Left::Ended(result),
+            Some(error) => {
+                // Whoever watches has to learn that nothing follows.
+                recorder.show(&ended);
+                Left::NotRecorded { result, error }
+            }
         }
-        result
     }
+}
+
+/// How a run was left.
+#[derive(Debug)]
+pub enum Left {
+    Ended(RunResult),
+    /// All its calls wait for a person.
+    WaitsForPerson,
+    /// Its journal could not be written. `result` is what it came to for those who can't go on from the journal.
+    NotRecorded {
+        result: RunResult,
+        error: NotRecorded,
+    },
+}
+
+enum Driven {
+    ToTheEnd,
+    ToAStandstill,
 }
 
 struct Driving<'a> {
@@ -118,34 +185,43 @@ struct Driving<'a> {
     recorder: &'a Arc<Recorder>,
     consents: RunConsents,
     signal: StopSignal,
+    put_away_after: Option<Duration>,
 }
 
 impl Driving<'_> {
-    async fn drive(&self, run: &mut Run, repairs: Vec<repair::Repair>) -> Result<(), RunError> {
+    async fn begin(&self, repairs: Vec<repair::Repair>) -> Result<(), NotRecorded> {
+        let registry = self.agent.registry.now();
+        let tools = registry.tools().iter();
+        self.recorder
+            .record(&RunEvent::RunStarted {
+                model: self.agent.model.clone(),
+                tools: tools.map(|tool| tool.name.clone()).collect(),
+            })
+            .await?;
+        for repair in repairs {
+            self.recorder
+                .record(&RunEvent::Noted {
+                    text: repair.to_string(),
+                })
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn drive(&self, run: &mut Run, mut so_far: CallsSoFar) -> Result<Driven, RunError> {
         let mut registry = self.agent.registry.now();
         let mut early = Early::default();
-        self.recorder.record(&RunEvent::RunStarted {
-            model: self.agent.model.clone(),
-            tools: registry
-                .tools()
-                .iter()
-                .map(|tool| tool.name.clone())
-                .collect(),
-        })?;
-        for repair in repairs {
-            self.recorder.record(&RunEvent::Noted {
-                text: repair.to_string(),
-            })?;
-        }
         loop {
             let turn = run.turn();
             match run.what_next() {
-                Next::Ended(_) => return Ok(()),
+                Next::Ended(_) => return Ok(Driven::ToTheEnd),
                 Next::AskModel {
                     messages,
                     max_tokens,
                 } => {
-                    self.recorder.record(&RunEvent::TurnStarted { turn })?;
+                    self.recorder
+                        .record(&RunEvent::TurnStarted { turn })
+                        .await?;
                     // The calls of a turn go to the tools that the model was shown for it.
                     registry = self.agent.registry.now();
                     let mut showing = Showing {
@@ -162,7 +238,8 @@ impl Driving<'_> {
                     run.attempt_lost(lost);
                     match asked {
                         Ok(Ok(reply)) => {
-                            self.replied(run, turn, reply)?;
+                            self.replied(run, turn, reply).await?;
+                            so_far = CallsSoFar::default();
                             // Whatever is not to be run now is killed with this.
                             early = match run.what_next() {
                                 Next::RunCalls(_) => eager.into_begun(),
@@ -177,31 +254,73 @@ impl Driving<'_> {
                     }
                 }
                 Next::RunCalls(calls) => {
-                    for call in calls {
-                        self.recorder.record(&RunEvent::CallRequested {
-                            id: call.tool_use.id.clone(),
-                            tool: call.tool_use.name.clone(),
-                            input: call.tool_use.input.replayed(),
-                        })?;
-                    }
-                    let batch = Batch {
-                        registry: &registry,
-                        deps: &self.agent.deps,
-                        consents: &self.consents,
-                        recorder: self.recorder,
-                        stop: &self.signal,
-                        early: &early,
+                    let calls = calls.to_vec();
+                    let Some(traced) = self.run_calls(&registry, &calls, &so_far, &early).await?
+                    else {
+                        return Ok(Driven::ToAStandstill);
                     };
-                    let records = run_batch(&batch, calls).await?;
                     // Of calls that were not to be run after all.
                     early = Early::default();
-                    run.calls_ended(records);
+                    run.calls_ended(traced);
                     if let Some(by) = self.signal.is_stopped() {
                         run.stopped(by);
                     }
                 }
             }
         }
+    }
+
+    /// Carries out the calls of a turn, or those that are left of it. `None`: all of them wait for a person.
+    async fn run_calls(
+        &self,
+        registry: &Registry,
+        calls: &[PlannedCall],
+        so_far: &CallsSoFar,
+        early: &Early,
+    ) -> Result<Option<Vec<TracedCall>>, NotRecorded> {
+        let traced = |call: &PlannedCall| so_far.of(&call.tool_use.id)?.traced(&call.tool_use);
+        let mut open = Vec::with_capacity(calls.len());
+        for call in calls {
+            match so_far.of(&call.tool_use.id) {
+                None => {
+                    let requested = RunEvent::CallRequested {
+                        id: call.tool_use.id.clone(),
+                        tool: call.tool_use.name.clone(),
+                        input: call.tool_use.input.replayed(),
+                    };
+                    self.recorder.record(&requested).await?;
+                    open.push(call.clone());
+                }
+                Some(known) if known.traced(&call.tool_use).is_some() => {}
+                Some(known) if known.started => open.push(lost(registry, call)),
+                Some(_) => open.push(call.clone()),
+            }
+        }
+        let standstill = Standstill::of(open.len());
+        let batch = Batch {
+            registry,
+            deps: &self.agent.deps,
+            consents: &self.consents,
+            recorder: self.recorder,
+            stop: &self.signal,
+            early,
+            so_far,
+            standstill: &standstill,
+        };
+        let running = run_batch(&batch, &open);
+        let records = match self.put_away_after {
+            None => running.await?,
+            Some(grace) => tokio::select! {
+                biased;
+                records = running => records?,
+                () = standstill.lasted(grace) => return Ok(None),
+            },
+        };
+        let mut records = records.into_iter().map(|record| record.traced);
+        let all = calls
+            .iter()
+            .map(|call| traced(call).or_else(|| records.next()));
+        Ok(all.collect())
     }
 
     async fn ask(
@@ -221,15 +340,36 @@ impl Driving<'_> {
         self.agent.provider.ask(&request, showing).await
     }
 
-    fn replied(&self, run: &mut Run, turn: u32, reply: ModelReply) -> Result<(), NotRecorded> {
-        self.recorder.record(&RunEvent::TurnEnded {
-            turn,
-            stop_reason: reply.stop_reason.clone(),
-            usage: reply.usage,
-        })?;
+    async fn replied(
+        &self,
+        run: &mut Run,
+        turn: u32,
+        reply: ModelReply,
+    ) -> Result<(), NotRecorded> {
+        let reply = run.identified(reply);
+        self.recorder
+            .record(&RunEvent::TurnEnded {
+                turn,
+                stop_reason: reply.stop_reason.clone(),
+                stop_details: reply.stop_details.clone(),
+                usage: reply.usage,
+                content: reply.content.clone(),
+            })
+            .await?;
         run.model_replied(reply);
         Ok(())
     }
+}
+
+/// A call that ran when its host died. Only one that can't have changed anything is simply made again.
+fn lost(registry: &Registry, call: &PlannedCall) -> PlannedCall {
+    let tool = registry.get(&call.tool_use.name);
+    let is_pure = tool.is_some_and(|tool| tool.reach.as_ref().is_some_and(Reach::is_pure));
+    let mut call = call.clone();
+    if !is_pure {
+        call.refused = Some(ToolOutcome::OutcomeUnknown);
+    }
+    call
 }
 
 /// Shows a reply while it streams.
@@ -242,7 +382,7 @@ struct Showing<'a> {
 
 impl Watch for Showing<'_> {
     fn delta(&mut self, delta: Delta<'_>) {
-        self.recorder.show(&match delta {
+        self.recorder.pass(&match delta {
             Delta::Text(text) => RunEvent::TextStreamed {
                 text: text.to_owned(),
             },
@@ -263,18 +403,10 @@ impl Watch for Showing<'_> {
         self.eager.clear();
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         self.lost = self.lost.plus(error.usage);
-        self.recorder.show(&RunEvent::ModelRetried {
+        self.recorder.pass(&RunEvent::ModelRetried {
             attempt,
             wait_ms,
             error: error.to_string(),
         });
-    }
-}
-
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

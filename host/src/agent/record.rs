@@ -3,16 +3,23 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use futures_util::future::BoxFuture;
+
 use crate::event::{Observer, RunEvent};
 
 /// Keeps events. An error stops the run before anything else happens.
-pub trait Journal: Send {
-    fn append(&mut self, event: &RunEvent) -> std::io::Result<()>;
+pub trait Journal: Send + Sync {
+    /// Takes the event in its place behind all before it. The future ends when it is kept as safely as its kind
+    /// needs; nothing that follows from the event is done before.
+    fn append(&self, event: &RunEvent) -> BoxFuture<'static, std::io::Result<()>>;
+
+    /// What is worth watching and not worth waiting for, such as each piece of streamed text.
+    fn pass(&self, _event: &RunEvent) {}
 }
 
 /// The journal could not be written.
@@ -22,8 +29,7 @@ pub struct NotRecorded(#[source] pub std::io::Error);
 
 /// Records first, shows second.
 pub(crate) struct Recorder {
-    /// Held for one append, never across an await.
-    journal: Option<Mutex<Box<dyn Journal>>>,
+    journals: Vec<Arc<dyn Journal>>,
     observers: Vec<Watching>,
 }
 
@@ -33,7 +39,7 @@ struct Watching {
 }
 
 impl Recorder {
-    pub(crate) fn new(journal: Option<Box<dyn Journal>>, observers: &[Arc<dyn Observer>]) -> Self {
+    pub(crate) fn new(journals: Vec<Arc<dyn Journal>>, observers: &[Arc<dyn Observer>]) -> Self {
         let observers = observers
             .iter()
             .map(|observer| Watching {
@@ -42,26 +48,34 @@ impl Recorder {
             })
             .collect();
         Self {
-            journal: journal.map(Mutex::new),
+            journals,
             observers,
         }
     }
 
     /// Whether anybody takes events; where nobody does, those that are costly to make need not be made.
     pub(crate) fn is_heard(&self) -> bool {
-        self.journal.is_some() || !self.observers.is_empty()
+        !self.journals.is_empty() || !self.observers.is_empty()
     }
 
-    pub(crate) fn record(&self, event: &RunEvent) -> Result<(), NotRecorded> {
-        if let Some(journal) = &self.journal {
-            let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
-            journal.append(event).map_err(NotRecorded)?;
+    pub(crate) async fn record(&self, event: &RunEvent) -> Result<(), NotRecorded> {
+        let appended = self.journals.iter().map(|journal| journal.append(event));
+        // The place of the event is taken in all of them before any wait.
+        for kept in appended.collect::<Vec<_>>() {
+            kept.await.map_err(NotRecorded)?;
         }
         self.show(event);
         Ok(())
     }
 
-    /// For what is not worth keeping, such as each piece of streamed text.
+    /// For what is not worth waiting for.
+    pub(crate) fn pass(&self, event: &RunEvent) {
+        for journal in &self.journals {
+            journal.pass(event);
+        }
+        self.show(event);
+    }
+
     pub(crate) fn show(&self, event: &RunEvent) {
         for watching in &self.observers {
             if watching.panicked.load(Ordering::Relaxed) {

@@ -61,12 +61,15 @@ pub fn tool_result_within(
     }
 }
 
+/// The word for a call of a tool that there is not.
+pub(crate) const UNKNOWN_TOOL: &str = "unknown_tool";
+
 /// How a call ended, in one word, for events, logs and metrics.
 pub fn outcome_word(outcome: &ToolOutcome) -> &'static str {
     match outcome {
         ToolOutcome::Answered(_) => "ok",
         ToolOutcome::MalformedArguments { .. } => "malformed_arguments",
-        ToolOutcome::UnknownTool { .. } => "unknown_tool",
+        ToolOutcome::UnknownTool { .. } => UNKNOWN_TOOL,
         ToolOutcome::InvalidArguments { .. } => "invalid_arguments",
         ToolOutcome::Denied { .. } => "denied",
         ToolOutcome::ApprovalFailed { .. } => "approval_failed",

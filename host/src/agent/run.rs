@@ -3,10 +3,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    agent::{RunError, RunResult, call::CallRecord, result::tool_result},
+    agent::{
+        RunError, RunResult,
+        call::TracedCall,
+        result::{UNKNOWN_TOOL, tool_result},
+    },
     ids::ToolUseId,
     provider::{ModelReply, ProviderErrorKind},
     tool::{Canceller, ToolOutcome},
@@ -16,7 +20,7 @@ use crate::{
 };
 
 /// The bounds of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunLimits {
     /// Model requests, continuations and repeated ones included.
     pub max_iterations: u32,
@@ -46,7 +50,7 @@ impl Default for RunLimits {
 
 /// In how many turns in a row the same call (same tool, same arguments) may be asked for, and how many turns
 /// in a row may consist of calls of unknown tools only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RepeatLimits {
     /// From this turn on the result carries a warning.
     pub warn: u32,
@@ -90,7 +94,7 @@ pub struct PlannedCall {
 
 /// Why a run ended. Only `Completed` is a success; with every status the history is valid and the run can
 /// be continued from it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum RunStatus {
     Completed,
@@ -205,7 +209,7 @@ pub struct TurnRecord {
     pub stop_reason: StopReason,
     /// What the model said, for people; the messages hold the whole.
     pub text: String,
-    pub calls: Vec<CallRecord>,
+    pub calls: Vec<TracedCall>,
     pub usage: Usage,
     /// True: the reply was not kept (cut, refused).
     pub dropped: bool,
@@ -221,6 +225,8 @@ pub struct Run {
     lost: Usage,
     iterations: u32,
     n_calls: u32,
+    /// What was used up before the user said more; limits count from there.
+    before: UsedUp,
     max_tokens: u32,
     phase: Phase,
     stop_reason: Option<StopReason>,
@@ -228,6 +234,25 @@ pub struct Run {
     /// How many turns in a row, up to the last, asked for this call.
     streaks: HashMap<String, u32>,
     unknown_streak: u32,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct UsedUp {
+    iterations: u32,
+    n_calls: u32,
+    tokens: u64,
+}
+
+/// A reply whose calls have ids that no other call of the run has. [`Run::identified`] makes it.
+#[derive(Debug)]
+pub struct IdentifiedReply(ModelReply);
+
+impl std::ops::Deref for IdentifiedReply {
+    type Target = ModelReply;
+
+    fn deref(&self) -> &ModelReply {
+        &self.0
+    }
 }
 
 #[derive(Debug)]
@@ -253,6 +278,7 @@ impl Run {
             lost: Usage::default(),
             iterations: 0,
             n_calls: 0,
+            before: UsedUp::default(),
             max_tokens: limits.max_tokens,
             phase: Phase::Asking,
             stop_reason: None,
@@ -283,13 +309,31 @@ impl Run {
         self.iterations
     }
 
+    /// Two calls must not carry one id, in a reply or over the whole run: the endpoint would refuse the
+    /// history for ever. The later one gets a new id.
+    pub fn identified(&mut self, mut reply: ModelReply) -> IdentifiedReply {
+        let (turn, mut n) = (self.messages.len(), 0);
+        for block in &mut reply.content {
+            let ContentBlock::ToolUse(tool_use) = block else {
+                continue;
+            };
+            while !self.used_ids.insert(tool_use.id.clone()) {
+                let before = tool_use.id.as_str().to_owned();
+                tool_use.provider_id.get_or_insert(before);
+                tool_use.id = ToolUseId::minted(turn, n);
+                n += 1;
+            }
+        }
+        IdentifiedReply(reply)
+    }
+
     /// The model answered.
-    pub fn model_replied(&mut self, reply: ModelReply) {
+    pub fn model_replied(&mut self, IdentifiedReply(reply): IdentifiedReply) {
         let turn = self.iterations;
         self.iterations += 1;
         self.usage = self.usage.plus(reply.usage);
         self.stop_reason = Some(reply.stop_reason.clone());
-        let content = self.with_unique_ids(reply.content);
+        let content = reply.content;
         let calls: Vec<ToolUse> = content
             .iter()
             .filter_map(ContentBlock::as_tool_use)
@@ -377,7 +421,7 @@ impl Run {
     ///
     /// # Panics
     /// If the records are not those of the planned calls: that would break the history.
-    pub fn calls_ended(&mut self, records: Vec<CallRecord>) {
+    pub fn calls_ended(&mut self, records: Vec<TracedCall>) {
         let Phase::Calling(planned) = std::mem::replace(&mut self.phase, Phase::Asking) else {
             panic!("no calls were planned");
         };
@@ -404,9 +448,7 @@ impl Run {
             content,
         });
 
-        let all_unknown = records
-            .iter()
-            .all(|r| matches!(r.outcome, ToolOutcome::UnknownTool { .. }));
+        let all_unknown = records.iter().all(|record| record.outcome == UNKNOWN_TOOL);
         self.unknown_streak = if all_unknown {
             self.unknown_streak + 1
         } else {
@@ -432,6 +474,21 @@ impl Run {
         }
     }
 
+    /// The user says more in a run that has ended. What was used up so far no longer counts against the limits.
+    pub fn continued(&mut self, text: &str) {
+        debug_assert!(matches!(self.phase, Phase::Ended(_)), "it has not ended");
+        self.append(Role::User, vec![ContentBlock::text(text)]);
+        self.before = UsedUp {
+            iterations: self.iterations,
+            n_calls: self.n_calls,
+            tokens: self.usage.total(),
+        };
+        self.max_tokens = self.limits.max_tokens;
+        self.streaks.clear();
+        self.unknown_streak = 0;
+        self.phase = Phase::Asking;
+    }
+
     /// Ends the run from outside. Calls that are planned must have been reported first, so that each has
     /// its result.
     pub fn stopped(&mut self, by: Canceller) {
@@ -448,8 +505,38 @@ impl Run {
 
     /// The run cannot go on.
     pub fn failed(&mut self, error: &RunError) {
+        self.give_up_calls();
+        let provider = match error {
+            RunError::Provider(error) => Some(error.kind),
+            RunError::NotRecorded(_) => None,
+        };
+        self.end(RunStatus::Failed {
+            error: error.to_string(),
+            provider,
+        });
+    }
+
+    /// Takes an ending over from the run's record. What the run finds by itself it finds again.
+    pub(crate) fn ended_as(&mut self, word: &str, text: &str) {
+        if let Next::Ended(_) = self.what_next() {
+            return;
+        }
+        if let Phase::Calling(_) = self.phase {
+            self.give_up_calls();
+        }
+        self.end(match word {
+            "cancelled" => RunStatus::Cancelled,
+            "time_limit" => RunStatus::TimeLimit,
+            _ => RunStatus::Failed {
+                error: text.to_owned(),
+                provider: None,
+            },
+        });
+    }
+
+    /// Nobody knows what became of the calls of this turn.
+    fn give_up_calls(&mut self) {
         if let Phase::Calling(planned) = std::mem::replace(&mut self.phase, Phase::Asking) {
-            // The record of the run can't be written, so nobody knows what became of these calls.
             let results = planned.iter().map(|p| {
                 let outcome = ToolOutcome::OutcomeUnknown;
                 ContentBlock::ToolResult(tool_result(&p.tool_use.id, &p.tool_use.name, &outcome))
@@ -460,14 +547,6 @@ impl Run {
                 content,
             });
         }
-        let provider = match error {
-            RunError::Provider(error) => Some(error.kind),
-            RunError::NotRecorded(_) => None,
-        };
-        self.end(RunStatus::Failed {
-            error: error.to_string(),
-            provider,
-        });
     }
 
     /// What the run came to. One that is taken apart before its end counts as cancelled.
@@ -503,31 +582,21 @@ impl Run {
             max_total_tokens,
             ..
         } = self.limits;
-        if let Some(max_tool_calls) = max_tool_calls.filter(|max| self.n_calls > *max) {
+        let UsedUp {
+            iterations,
+            n_calls,
+            tokens,
+        } = self.before;
+        if let Some(max_tool_calls) = max_tool_calls.filter(|max| self.n_calls - n_calls > *max) {
             return Some(RunStatus::ToolCallLimit { max_tool_calls });
         }
-        if let Some(max_total_tokens) = max_total_tokens.filter(|max| self.usage.total() >= *max) {
+        if let Some(max_total_tokens) =
+            max_total_tokens.filter(|max| self.usage.total() - tokens >= *max)
+        {
             return Some(RunStatus::TokenLimit { max_total_tokens });
         }
-        (self.iterations >= max_iterations).then_some(RunStatus::IterationLimit { max_iterations })
-    }
-
-    /// Two calls must not carry one id, in a reply or over the whole run: the endpoint would refuse the
-    /// history for ever. The later one gets a new id.
-    fn with_unique_ids(&mut self, mut content: Vec<ContentBlock>) -> Vec<ContentBlock> {
-        let (turn, mut n) = (self.messages.len(), 0);
-        for block in &mut content {
-            let ContentBlock::ToolUse(tool_use) = block else {
-                continue;
-            };
-            while !self.used_ids.insert(tool_use.id.clone()) {
-                let before = tool_use.id.as_str().to_owned();
-                tool_use.provider_id.get_or_insert(before);
-                tool_use.id = ToolUseId::minted(turn, n);
-                n += 1;
-            }
-        }
-        content
+        (self.iterations - iterations >= max_iterations)
+            .then_some(RunStatus::IterationLimit { max_iterations })
     }
 
     fn plan(&mut self, calls: Vec<ToolUse>) -> Vec<PlannedCall> {
@@ -542,7 +611,7 @@ impl Run {
             let over_budget = self
                 .limits
                 .max_tool_calls
-                .is_some_and(|max| self.n_calls > max);
+                .is_some_and(|max| self.n_calls - self.before.n_calls > max);
             let refused = if over_budget {
                 Some(ToolOutcome::Cancelled {
                     by: Canceller::RunLimit,
@@ -611,6 +680,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::agent::result::outcome_word;
     use crate::transcript::{Seal, ToolResult};
 
     fn reply(stop_reason: StopReason, content: Vec<ContentBlock>) -> ModelReply {
@@ -636,13 +706,20 @@ mod tests {
         call(id, "echo", json!({"text": "a"}))
     }
 
+    impl Run {
+        fn hears(&mut self, reply: ModelReply) {
+            let reply = self.identified(reply);
+            self.model_replied(reply);
+        }
+    }
+
     fn begin(limits: RunLimits) -> Run {
         Run::new(limits, vec![Message::user("go")])
     }
 
-    fn record(planned: &PlannedCall, outcome: ToolOutcome) -> CallRecord {
+    fn record(planned: &PlannedCall, outcome: ToolOutcome) -> TracedCall {
         let result = tool_result(&planned.tool_use.id, &planned.tool_use.name, &outcome);
-        CallRecord::new(&planned.tool_use, outcome, result, None)
+        TracedCall::new(&planned.tool_use, outcome_word(&outcome), result, None)
     }
 
     /// Ends the planned calls: refused ones as the run says, others with `ok`.
@@ -682,7 +759,7 @@ mod tests {
         assert!(
             matches!(run.what_next(), Next::AskModel { max_tokens: 4096, messages } if messages.len() == 1)
         );
-        run.model_replied(reply(
+        run.hears(reply(
             StopReason::ToolUse,
             vec![ContentBlock::text("I look."), echo("a"), echo("b")],
         ));
@@ -697,7 +774,7 @@ mod tests {
             .map(|r| r.tool_use_id.as_str().to_owned())
             .collect();
         assert_eq!(ids, ["a", "b"], "results stand first and in call order");
-        run.model_replied(reply(StopReason::EndTurn, vec![ContentBlock::text("done")]));
+        run.hears(reply(StopReason::EndTurn, vec![ContentBlock::text("done")]));
         assert_eq!(status(&mut run), RunStatus::Completed);
         let RunResult {
             messages,
@@ -725,7 +802,7 @@ mod tests {
                 max_tokens_ceiling: 4096,
                 ..RunLimits::default()
             });
-            run.model_replied(reply(stop_reason, content));
+            run.hears(reply(stop_reason, content));
             match run.what_next() {
                 Next::Ended(status) => status.word(),
                 Next::RunCalls(_) => "calls",
@@ -781,7 +858,7 @@ mod tests {
                 panic!("not asked with {wanted}")
             };
             assert_eq!((messages.len(), max_tokens), (1, wanted));
-            run.model_replied(reply(
+            run.hears(reply(
                 StopReason::MaxTokens,
                 vec![ContentBlock::text("ha"), echo("a")],
             ));
@@ -817,12 +894,12 @@ mod tests {
             raw: "{\"type\":\"server_tool_use\"}".into(),
         };
         let paused = vec![ContentBlock::text("part 1"), ContentBlock::Foreign(seal)];
-        run.model_replied(reply(StopReason::PauseTurn, paused.clone()));
+        run.hears(reply(StopReason::PauseTurn, paused.clone()));
         let Next::AskModel { messages, .. } = run.what_next() else {
             panic!("a paused turn ended the run")
         };
         assert_eq!(messages.last().unwrap().content, paused);
-        run.model_replied(reply(
+        run.hears(reply(
             StopReason::EndTurn,
             vec![ContentBlock::text("part 2")],
         ));
@@ -841,7 +918,7 @@ mod tests {
     #[test]
     fn a_refusal_leaves_the_history_usable() {
         let mut run = begin(RunLimits::default());
-        run.model_replied(reply(StopReason::Refusal, vec![]));
+        run.hears(reply(StopReason::Refusal, vec![]));
         assert_eq!(
             status(&mut run),
             RunStatus::Refused {
@@ -855,7 +932,7 @@ mod tests {
     #[test]
     fn an_empty_final_reply_adds_no_empty_message() {
         let mut run = begin(RunLimits::default());
-        run.model_replied(reply(StopReason::EndTurn, vec![]));
+        run.hears(reply(StopReason::EndTurn, vec![]));
         assert_eq!(status(&mut run), RunStatus::Completed);
         assert_eq!(run.into_result().messages.len(), 1);
     }
@@ -863,12 +940,12 @@ mod tests {
     #[test]
     fn ids_are_unique_over_the_whole_run() {
         let mut run = begin(RunLimits::default());
-        run.model_replied(reply(
+        run.hears(reply(
             StopReason::ToolUse,
             vec![echo("call_1"), echo("call_1")],
         ));
         end_calls(&mut run);
-        run.model_replied(reply(StopReason::ToolUse, vec![echo("call_1")]));
+        run.hears(reply(StopReason::ToolUse, vec![echo("call_1")]));
         end_calls(&mut run);
         let messages = run.into_result().messages;
         let uses: Vec<&ToolUse> = messages.iter().flat_map(Message::tool_uses).collect();
@@ -886,7 +963,7 @@ mod tests {
     #[test]
     fn limits_end_a_run_between_turns() {
         let turn = |run: &mut Run, n: u32| {
-            run.model_replied(reply(
+            run.hears(reply(
                 StopReason::ToolUse,
                 vec![call(&format!("c{n}"), "echo", json!({"n": n}))],
             ));
@@ -926,7 +1003,7 @@ mod tests {
             max_tool_calls: Some(1),
             ..RunLimits::default()
         });
-        run.model_replied(reply(StopReason::ToolUse, vec![echo("a"), echo("b")]));
+        run.hears(reply(StopReason::ToolUse, vec![echo("a"), echo("b")]));
         let Next::RunCalls(calls) = run.what_next() else {
             panic!("no calls are planned")
         };
@@ -961,7 +1038,7 @@ mod tests {
             let calls = (0..2)
                 .map(|k| call(&format!("c{n}_{k}"), "poll", input.clone()))
                 .collect();
-            run.model_replied(reply(StopReason::ToolUse, calls));
+            run.hears(reply(StopReason::ToolUse, calls));
             let Next::RunCalls(calls) = run.what_next() else {
                 panic!("no calls are planned")
             };
@@ -994,7 +1071,7 @@ mod tests {
         });
         for n in 0..20 {
             let name = if n % 3 == 2 { "other" } else { "poll" };
-            run.model_replied(reply(
+            run.hears(reply(
                 StopReason::ToolUse,
                 vec![call(&format!("c{n}"), name, json!({}))],
             ));
@@ -1010,7 +1087,7 @@ mod tests {
             ..RunLimits::default()
         });
         for n in 0..8 {
-            run.model_replied(reply(
+            run.hears(reply(
                 StopReason::ToolUse,
                 vec![call(&format!("c{n}"), &format!("tool_{n}"), json!({}))],
             ));
@@ -1050,7 +1127,7 @@ mod tests {
     #[test]
     fn a_record_that_cannot_be_written_leaves_no_call_without_a_result() {
         let mut run = begin(RunLimits::default());
-        run.model_replied(reply(StopReason::ToolUse, vec![echo("a")]));
+        run.hears(reply(StopReason::ToolUse, vec![echo("a")]));
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         run.failed(&RunError::NotRecorded(crate::agent::record::NotRecorded(
             full,
@@ -1064,7 +1141,7 @@ mod tests {
     #[should_panic(expected = "one result per call")]
     fn results_of_other_calls_are_not_taken() {
         let mut run = begin(RunLimits::default());
-        run.model_replied(reply(StopReason::ToolUse, vec![echo("a"), echo("b")]));
+        run.hears(reply(StopReason::ToolUse, vec![echo("a"), echo("b")]));
         let Next::RunCalls(calls) = run.what_next() else {
             panic!("no calls are planned")
         };

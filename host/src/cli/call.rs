@@ -69,9 +69,9 @@ pub async fn run(args: &CallArgs, global: &Global) -> anyhow::Result<Exit> {
     let record = records.pop().context("the call left no record")?;
     let mut text = String::new();
     if args.json {
-        text = format!("{:#}\n", serde_json::to_value(&record)?);
+        text = format!("{:#}\n", serde_json::to_value(&record.traced)?);
     } else {
-        for content in &record.result.content {
+        for content in &record.traced.result.content {
             text += &match content {
                 ResultContent::Text { text } => harmless(text),
                 ResultContent::Image(image) => format!(

@@ -20,13 +20,14 @@ pub enum Exit {
     Auth,
     Plugin,
     Refusal,
+    Waiting,
     OutOfTime,
     Interrupted,
     Terminated,
 }
 
 impl Exit {
-    pub const ALL: [(Self, &'static str); 12] = [
+    pub const ALL: [(Self, &'static str); 13] = [
         (Self::Done, "done"),
         (Self::Failed, "the run or the call failed"),
         (Self::Usage, "wrong arguments or settings"),
@@ -48,6 +49,10 @@ impl Exit {
         ),
         (Self::Plugin, "a plugin can't be used"),
         (Self::Refusal, "the model declined to answer"),
+        (
+            Self::Waiting,
+            "the run waits for an approval; it is kept, and can be resumed",
+        ),
         (Self::OutOfTime, "out of time"),
         (Self::Interrupted, "interrupted (Ctrl-C)"),
         (Self::Terminated, "terminated"),
@@ -64,6 +69,7 @@ impl Exit {
             Self::Auth => 6,
             Self::Plugin => 7,
             Self::Refusal => 8,
+            Self::Waiting => 9,
             Self::OutOfTime => 124,
             Self::Interrupted => 130,
             Self::Terminated => 143,

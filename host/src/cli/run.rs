@@ -3,7 +3,7 @@
 use std::{
     io::{IsTerminal as _, Read as _},
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use anyhow::Context as _;
@@ -11,23 +11,25 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use crate::{
-    agent::{RunResult, ToolLoop, record::Journal, stop::Stopper},
+    agent::{Left, RunResult, durable},
     app::App,
     cli::{
         Global,
         ask::{Asking, approver},
         config::settings_for_tools,
         exit::{Exit, Misuse},
+        session::{Anywhere, Session},
         show::Show,
-        signals::{self, Signals},
-        terminal::{caution, dim, harmless, next_line, strong},
-        trace::{StreamJson, TraceFile},
+        signals,
+        stored::{find_run, open_store},
+        terminal::{caution, harmless, next_line, strong},
+        trace::StreamJson,
         write,
     },
     config::Flags,
     event::Observer,
     ids::RunId,
-    tool::Canceller,
+    storage::{RunState, RunStore, StoredRun},
     transcript::{
         Message,
         repair::{self, Repair},
@@ -60,6 +62,18 @@ pub struct RunArgs {
     /// Continue the conversation in this file, as `--json` gives it
     #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,
+    /// Go on with a run that is kept: the beginning of its id, or `last`. One that has ended takes a further task
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["history", "fork", "ephemeral"])]
+    pub resume: Option<String>,
+    /// Begin a new run with the conversation of one that is kept
+    #[arg(long, value_name = "RUN", conflicts_with = "history")]
+    pub fork: Option<String>,
+    /// Keep nothing of this run
+    #[arg(long)]
+    pub ephemeral: bool,
+    /// Where an approval is needed, end the program; the run waits for `approve` or `deny`, then for `--resume`
+    #[arg(long, conflicts_with_all = ["ephemeral", "yes"])]
+    pub unattended: bool,
     /// Append every event but streamed pieces, progress and logs to this file, a line of JSON each
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -196,23 +210,38 @@ fn set_given(flags: &mut Flags, given: &[(&str, &'static str, &Option<String>)])
 }
 
 pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
-    let prompt = prompt(args.prompt.as_deref())?;
-    let output = args.output();
-    let (mut messages, repairs) = match &args.history {
-        Some(path) => history(path)?,
-        None => Default::default(),
+    let known = match args.resume.as_ref().or(args.fork.as_ref()) {
+        Some(id) => Some(find_run(&*open_store()?, id).await?),
+        None => None,
     };
+    let prompt = match &known {
+        // What has not ended goes on without a word.
+        Some(run) if args.resume.is_some() && run.state != RunState::Ended => args.prompt.clone(),
+        Some(_) | None => prompt(args.prompt.as_deref())?,
+    };
+    let output = args.output();
     let mut flags = global.flags();
     args.flags(&mut flags);
     let app = App::open(settings_for_tools(global, flags)?).await?;
-    let run_id = RunId::random().context("can't get random bytes for the run's id")?;
-
     let stream_text = output == Output::Text && std::io::stdout().is_terminal();
     let show = Arc::new(Show::new(global.detail(), stream_text));
     show.notes(&app.notes);
-    show.notes(&repairs);
+    let resumed = known.as_ref().filter(|_| args.resume.is_some());
+    let run_id = match resumed {
+        Some(run) => run.id,
+        None => RunId::random().context("can't get random bytes for the run's id")?,
+    };
+    let store = store(args, &show)?;
+
     let mut deps = app.deps();
-    deps.approver = approver(&app.settings, args.asking.yes, &show, Asking::WherePossible);
+    let here = approver(&app.settings, args.asking.yes, &show, Asking::WherePossible);
+    deps.approver = match &store {
+        Some(store) if args.unattended || (here.is_some() && !args.asking.yes) => {
+            let here = here.filter(|_| !args.unattended);
+            Some(Arc::new(Anywhere::new(here, Arc::clone(store), run_id)))
+        }
+        Some(_) | None => here,
+    };
     deps.observers.push(Arc::clone(&show) as Arc<dyn Observer>);
     let stream =
         (output == Output::StreamJson).then(|| Arc::new(StreamJson::new(run_id.to_string())));
@@ -223,56 +252,81 @@ pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     );
     let agent = app.agent(deps)?;
     let _watching = app.watch();
-    let journal = || -> anyhow::Result<Option<Box<dyn Journal>>> {
-        let Some(path) = &args.trace else {
-            return Ok(None);
-        };
-        let trace = TraceFile::open(path, run_id.to_string())
-            .with_context(|| format!("can't write the trace file `{}`", path.display()))?;
-        Ok(Some(Box::new(trace)))
+    let session = match (&known, &store) {
+        (Some(run), Some(store)) if args.resume.is_some() => {
+            let spec = durable::spec(run)?;
+            Session::stored(spec.applied_to(agent)?, run_id, Arc::clone(store))
+        }
+        _ => Session::new(
+            agent,
+            run_id,
+            begin(args, known.as_ref(), &show).await?,
+            store,
+        ),
     };
+    let mut session = session
+        .traced_to(args.trace.clone())
+        .unattended(args.unattended);
 
-    let Some(prompt) = prompt else {
-        return converse(&agent, messages, &show, journal).await;
+    let goes_on_alone = resumed.is_some_and(|run| run.state != RunState::Ended);
+    if prompt.is_none() && !goes_on_alone {
+        return converse(session, &show).await;
+    }
+    let (left, signal) = session.go(prompt).await?;
+    let exit = match &left {
+        Left::Ended(result) | Left::NotRecorded { result, .. } => {
+            print(result, output, stream_text, &show)?;
+            if !result.status.is_success() {
+                show.how_to_go_on(&session);
+            }
+            Exit::of(result)
+        }
+        Left::WaitsForPerson => {
+            show.how_to_go_on(&session);
+            Exit::Waiting
+        }
     };
-    messages.push(Message::user(prompt));
-    let (result, signal) = run_once(&agent, messages, journal()?).await;
-    print(&result, output, stream_text, &show)?;
     if let Some(stream) = stream {
         stream.finish().context("can't write to stdout")?;
     }
-    Ok(signal.unwrap_or_else(|| Exit::of(&result)))
+    Ok(signal.unwrap_or(exit))
 }
 
-/// One run, stopped by the first Ctrl-C or a termination; a second one ends the program at once.
-async fn run_once(
-    agent: &ToolLoop,
-    messages: Vec<Message>,
-    journal: Option<Box<dyn Journal>>,
-) -> (RunResult, Option<Exit>) {
-    let (stopper, signal) = Stopper::new();
-    let by = Arc::new(OnceLock::new());
-    let watch = tokio::spawn(stop_on_signals(
-        Signals::new(),
-        stopper.clone(),
-        Arc::clone(&by),
-    ));
-    let result = agent.run_until(messages, stopper, signal, journal).await;
-    // With it goes the wait for a second signal, which would end a later run of the conversation.
-    watch.abort();
-    (result, by.get().copied())
+/// Where the run is kept. A run that can't be kept is better than none, unless what it needs is there.
+fn store(args: &RunArgs, show: &Show) -> anyhow::Result<Option<Arc<dyn RunStore>>> {
+    if args.ephemeral {
+        return Ok(None);
+    }
+    match open_store() {
+        Ok(store) => Ok(Some(store)),
+        Err(error) if args.resume.is_some() || args.unattended => Err(error),
+        Err(error) => {
+            show.notes(&[format!("this run is not kept: {error}")]);
+            Ok(None)
+        }
+    }
 }
 
-async fn stop_on_signals(mut signals: Signals, stopper: Stopper, by: Arc<OnceLock<Exit>>) {
-    let first = signals.next().await;
-    by.get_or_init(|| first);
-    stopper.stop(Canceller::User);
-    eprintln!(
-        "\n{} once more ends the program at once",
-        dim().apply_to("stopping;")
-    );
-    let second = signals.next().await;
-    std::process::exit(second.code().into());
+/// The messages that a new run begins with.
+async fn begin(
+    args: &RunArgs,
+    forked: Option<&StoredRun>,
+    show: &Show,
+) -> anyhow::Result<Vec<Message>> {
+    if let Some(path) = &args.history {
+        let (messages, repairs) = history(path)?;
+        show.notes(&repairs);
+        return Ok(messages);
+    }
+    match forked {
+        None => Ok(Vec::new()),
+        Some(run) => {
+            let store = open_store()?;
+            let spec = durable::spec(run)?;
+            let replayed = durable::replayed(&*store, run, &spec).await?;
+            Ok(replayed.into_result().messages)
+        }
+    }
 }
 
 /// What the person wants, or `None` for a conversation.
@@ -360,15 +414,10 @@ fn print(result: &RunResult, output: Output, text_shown: bool, show: &Show) -> a
     Ok(())
 }
 
-async fn converse(
-    agent: &ToolLoop,
-    mut messages: Vec<Message>,
-    show: &Show,
-    journal: impl Fn() -> anyhow::Result<Option<Box<dyn Journal>>>,
-) -> anyhow::Result<Exit> {
+async fn converse(mut session: Session, show: &Show) -> anyhow::Result<Exit> {
     eprintln!(
         "{} · Ctrl-C stops a run, Ctrl-D ends the conversation",
-        strong().apply_to(&agent.model)
+        strong().apply_to(&session.agent.model)
     );
     loop {
         eprint!("{} ", caution().apply_to("›"));
@@ -387,14 +436,20 @@ async fn converse(
         if line.trim().is_empty() {
             continue;
         }
-        messages.push(Message::user(line.trim_end()));
-        let (result, by) = run_once(agent, messages, journal()?).await;
+        let (left, by) = session.go(Some(line.trim_end().to_owned())).await?;
         if by == Some(Exit::Terminated) {
             return Ok(Exit::Terminated);
         }
-        if !result.status.is_success() {
-            show.status(&result.status);
+        match &left {
+            Left::Ended(result) | Left::NotRecorded { result, .. } => {
+                if !result.status.is_success() {
+                    show.status(&result.status);
+                }
+            }
+            Left::WaitsForPerson => {
+                show.how_to_go_on(&session);
+                return Ok(Exit::Waiting);
+            }
         }
-        messages = result.messages;
     }
 }

@@ -17,6 +17,7 @@ use crate::{
         run::{AskingArgs, ModelArgs},
         show::Show,
         signals::Signals,
+        stored::open_store,
     },
     config::env_vars,
     mcp::McpServer,
@@ -74,6 +75,7 @@ pub async fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
             .with_context(|| format!("can't listen on `{}`", args.listen))?;
         anyhow::Ok((app, listener))
     };
+    let store = open_store()?;
     let (app, listener) = tokio::select! {
         opened = opening => opened?,
         exit = signals.next() => return Ok(exit),
@@ -95,6 +97,7 @@ pub async fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
         deps: deps.clone(),
         access,
         bounds: Bounds::default(),
+        store,
         remember: remember(&app.settings),
         agents: agents(app, deps),
     });

@@ -12,7 +12,10 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
     agent::run::RunStatus,
-    cli::terminal::{bad, caution, dim, good, harmless, one_line, strong},
+    cli::{
+        session::Session,
+        terminal::{bad, caution, dim, good, harmless, one_line, strong},
+    },
     event::{LogLevel, Observer, RunEvent},
     ids::ToolUseId,
     transcript::ToolResult,
@@ -132,6 +135,18 @@ impl Show {
     }
 
     /// How a run ended that did not succeed; told even where nothing else is.
+    /// What a person can do with a run that was left.
+    pub(super) fn how_to_go_on(&self, session: &Session) {
+        if !session.is_kept() {
+            return;
+        }
+        let id = &session.run.to_string()[..8];
+        self.say(&format!(
+            "{} `agentloop-host runs show {id}` shows it, `agentloop-host run --resume {id}` goes on with it",
+            dim().apply_to("this run is kept:")
+        ));
+    }
+
     pub fn status(&self, status: &RunStatus) {
         self.say_or_hold(&format!(
             "{} {}",
@@ -303,7 +318,7 @@ impl Observer for Show {
                 caution().apply_to("note:"),
                 harmless(text)
             )),
-            RunEvent::RunEnded { .. } => Self::end_text(state),
+            RunEvent::RunEnded { .. } | RunEvent::RunContinued { .. } => Self::end_text(state),
         }
     }
 }

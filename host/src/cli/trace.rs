@@ -8,6 +8,10 @@ use std::{
     time::SystemTime,
 };
 
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, ready},
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -75,29 +79,31 @@ impl Lines {
 }
 
 /// A trace file. Beginnings and ends of calls are on the disk before the run goes on.
-pub struct TraceFile {
-    file: File,
-    lines: Lines,
-}
+pub struct TraceFile(Mutex<(File, Lines)>);
 
 impl TraceFile {
     /// Appends to the file, so that runs that continue each other can share one.
     pub fn open(path: &Path, run: String) -> io::Result<Self> {
         let file = File::options().append(true).create(true).open(path)?;
-        Ok(Self {
-            file,
-            lines: Lines::new(run),
-        })
+        Ok(Self(Mutex::new((file, Lines::new(run)))))
     }
 }
 
 impl Journal for TraceFile {
-    fn append(&mut self, event: &RunEvent) -> io::Result<()> {
-        self.lines.write(event, &self.file)?;
+    fn append(&self, event: &RunEvent) -> BoxFuture<'static, io::Result<()>> {
+        ready(self.write(event)).boxed()
+    }
+}
+
+impl TraceFile {
+    fn write(&self, event: &RunEvent) -> io::Result<()> {
+        let mut locked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, lines) = &mut *locked;
+        lines.write(event, &*file)?;
         match event {
             RunEvent::CallStarted { .. }
             | RunEvent::CallEnded { .. }
-            | RunEvent::TurnEnded { .. } => self.file.sync_data(),
+            | RunEvent::TurnEnded { .. } => file.sync_data(),
             RunEvent::RunStarted { .. }
             | RunEvent::TurnStarted { .. }
             | RunEvent::TextStreamed { .. }
@@ -112,7 +118,8 @@ impl Journal for TraceFile {
             | RunEvent::CallLogged { .. }
             | RunEvent::OutputCut { .. }
             | RunEvent::Noted { .. }
-            | RunEvent::RunEnded { .. } => Ok(()),
+            | RunEvent::RunEnded { .. }
+            | RunEvent::RunContinued { .. } => Ok(()),
         }
     }
 }

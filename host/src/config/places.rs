@@ -13,7 +13,7 @@ pub struct Places {
     pub config_dir: PathBuf,
     /// Holds `plugins`.
     pub data_dir: PathBuf,
-    /// Holds `trusted.toml`.
+    /// Holds `trusted.toml` and the runs.
     pub state_dir: PathBuf,
     /// Holds compiled code; safe to delete.
     pub cache_dir: PathBuf,
@@ -61,6 +61,11 @@ impl Places {
     /// Plugins that every project of this user sees.
     pub fn plugins_dir(&self) -> PathBuf {
         self.data_dir.join("plugins")
+    }
+
+    /// Runs, and the questions they ask.
+    pub fn runs_file(&self) -> PathBuf {
+        self.state_dir.join("runs.db")
     }
 
     pub fn compiled_code_dir(&self) -> PathBuf {

@@ -149,7 +149,8 @@ fn hear(says: &mpsc::Sender<Said>, event: &RunEvent) {
         | RunEvent::CallEnded { .. }
         | RunEvent::OutputCut { .. }
         | RunEvent::Noted { .. }
-        | RunEvent::RunEnded { .. } => return,
+        | RunEvent::RunEnded { .. }
+        | RunEvent::RunContinued { .. } => return,
     };
     // When the queue is full the client is too slow for lines that nothing depends on.
     let _ = says.try_send(said);
@@ -230,7 +231,7 @@ pub(super) async fn answer(
 
 fn finish(record: CallRecord) -> Result<CallToolResponse, ErrorData> {
     if let ToolOutcome::UnknownTool { .. } = &record.outcome {
-        let text = record.result.text();
+        let text = record.traced.result.text();
         return Err(ErrorData::invalid_params(text, None));
     }
     Ok(render::result(record).into())

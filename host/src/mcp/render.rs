@@ -37,9 +37,15 @@ pub(super) fn result(record: CallRecord) -> CallToolResult {
         | ToolOutcome::BadOutput { .. }
         | ToolOutcome::Cancelled { .. }
         | ToolOutcome::OutcomeUnknown
-        | ToolOutcome::Internal { .. } => {
-            CallToolResult::error(record.result.content.into_iter().map(block).collect())
-        }
+        | ToolOutcome::Internal { .. } => CallToolResult::error(
+            record
+                .traced
+                .result
+                .content
+                .into_iter()
+                .map(block)
+                .collect(),
+        ),
     }
 }
 

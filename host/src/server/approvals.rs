@@ -11,10 +11,12 @@ use utoipa::ToSchema;
 use super::{
     Shared,
     extract::{JsonBody, Segment},
-    inbox::{Question, Unanswerable},
     problem::Problem,
 };
-use crate::approvals::{Answer, ApprovalRequest};
+use crate::{
+    approvals::{Answer, ApprovalRequest},
+    storage::{Question, Undecidable},
+};
 
 /// A person's reason, in bytes.
 const MAX_REASON_BYTES: usize = 4 << 10;
@@ -46,6 +48,8 @@ struct Approval {
     why: String,
     /// Milliseconds since 1970
     asked_ms: u64,
+    /// Milliseconds since 1970; from then on it counts as denied
+    expires_ms: u64,
 }
 
 impl From<Question> for Approval {
@@ -53,7 +57,7 @@ impl From<Question> for Approval {
         let request = question.request;
         Self {
             id: question.id,
-            run: question.run,
+            run: question.run.map(|run| run.to_string()),
             call: request.call.id.to_string(),
             tool: request.call.tool.to_string(),
             rule_name: request.rule_name,
@@ -62,6 +66,7 @@ impl From<Question> for Approval {
             may_touch: request.may_touch,
             why: request.why,
             asked_ms: question.asked_ms,
+            expires_ms: question.expires_ms,
         }
     }
 }
@@ -100,11 +105,11 @@ pub(super) struct Decided {
     get, path = "/v1/approvals", tag = "approvals",
     responses((status = 200, description = "All that waits", body = Pending)),
 )]
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Json<Pending> {
-    let approvals = shared.inbox.open().into_iter().map(Approval::from);
-    Json(Pending {
-        approvals: approvals.collect(),
-    })
+pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Pending>, Problem> {
+    let open = shared.store.open_questions().await?;
+    Ok(Json(Pending {
+        approvals: open.into_iter().map(Approval::from).collect(),
+    }))
 }
 
 /// Answer
@@ -115,7 +120,7 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Json<Pending> {
     responses(
         (status = 200, description = "The call learns of it", body = Decided),
         (status = 404, description = "Nothing was asked under this id", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "It was answered before, or the call no longer waits", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "It was answered before, its time is over, or the call no longer waits", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn decide(
@@ -145,24 +150,21 @@ pub(super) async fn answer(
         }
         Some(_) | None => {}
     }
-    let claimed = shared.inbox.claim(id).map_err(unanswerable)?;
-    let mut remembered = None;
     let answer = match decision.verdict {
         Verdict::Once => Answer::Once,
         Verdict::Run => Answer::ForThisRun,
+        Verdict::Always => Answer::Always,
         Verdict::Deny => Answer::Deny { reason },
         Verdict::Stop => Answer::Stop,
-        Verdict::Always => {
-            let request = &claimed.question.request;
-            shared.inbox.allow_always(request);
-            remembered = Some(remember(shared, request.clone()).await);
-            Answer::Always
-        }
     };
-    match claimed.answer(answer) {
-        true => Ok(Decided { remembered }),
-        false => Err(unanswerable(Unanswerable::Withdrawn)),
-    }
+    let is_always = answer == Answer::Always;
+    let decided = shared.store.decide(id, answer, "http").await?;
+    let question = decided.map_err(undecidable)?;
+    let remembered = match is_always {
+        true => Some(remember(shared, question.request).await),
+        false => None,
+    };
+    Ok(Decided { remembered })
 }
 
 async fn remember(shared: &Shared, request: ApprovalRequest) -> String {
@@ -177,22 +179,27 @@ async fn remember(shared: &Shared, request: ApprovalRequest) -> String {
     }
 }
 
-fn unanswerable(why: Unanswerable) -> Problem {
+fn undecidable(why: Undecidable) -> Problem {
     match why {
-        Unanswerable::Unknown => Problem::new(
+        Undecidable::Unknown => Problem::new(
             StatusCode::NOT_FOUND,
             "unknown_approval",
             "nothing was asked under this id; `GET /v1/approvals` lists what waits",
         ),
-        Unanswerable::Answered => Problem::new(
+        Undecidable::Answered => Problem::new(
             StatusCode::CONFLICT,
             "already_answered",
             "somebody has answered this before",
         ),
-        Unanswerable::Withdrawn => Problem::new(
+        Undecidable::Withdrawn => Problem::new(
             StatusCode::CONFLICT,
             "no_longer_asked",
             "the call no longer waits: its run ended or its client went away",
+        ),
+        Undecidable::Expired => Problem::new(
+            StatusCode::CONFLICT,
+            "expired",
+            "the time for an answer is over; the call counts as denied",
         ),
     }
 }

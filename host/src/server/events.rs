@@ -12,17 +12,17 @@ use axum::{
 use futures_util::stream;
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
 use super::{
     Shared,
     extract::{Params, Segment},
-    live::Run,
-    log::Entry,
     problem::Problem,
     runs::find,
 };
+use crate::storage::{RunState, RunStore, StorageError, StoredEvent, StoredRun};
 
 /// Entries that one reader takes at once.
 const BATCH: usize = 64;
@@ -61,7 +61,7 @@ pub(super) async fn events(
     Params(params): Params<EventsParams>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let run = find(&shared, &id)?;
+    let run = find(&shared, &id).await?;
     let last = match headers.get("last-event-id") {
         None => params.after,
         Some(last) => Some(
@@ -77,11 +77,14 @@ pub(super) async fn events(
         ),
     };
     let next = last.map_or(0, |last| last.saturating_add(1));
-    if run.log.is_over_at(next) {
+    if is_over_at(&run, next) {
         // What makes a browser stop asking.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let reading = Reading {
+        store: Arc::clone(&shared.store),
+        tail: shared.store.tail(run.number),
+        id: run.id.to_string(),
         run,
         next,
         read: VecDeque::new(),
@@ -96,11 +99,19 @@ pub(super) async fn events(
         .into_response())
 }
 
+/// Whether nothing follows unless somebody continues the run.
+fn is_over_at(run: &StoredRun, next: u64) -> bool {
+    run.state == RunState::Ended && next >= run.next_seq
+}
+
 /// Where one reader is.
 struct Reading {
-    run: Arc<Run>,
+    store: Arc<dyn RunStore>,
+    tail: watch::Receiver<u64>,
+    run: StoredRun,
+    id: String,
     next: u64,
-    read: VecDeque<Arc<Entry>>,
+    read: VecDeque<StoredEvent>,
     stopping: CancellationToken,
 }
 
@@ -108,27 +119,49 @@ impl Reading {
     /// None: nothing follows, or the server stops.
     async fn event(&mut self) -> Option<Event> {
         loop {
-            if let Some(entry) = self.read.pop_front() {
-                self.next = entry.seq + 1;
-                return event(&self.run.id, &entry);
+            if let Some(stored) = self.read.pop_front() {
+                self.next = stored.seq + 1;
+                return event(&self.id, &stored);
             }
-            self.read = self.run.log.read(self.next, BATCH).into();
-            if !self.read.is_empty() {
-                continue;
+            match self.more().await {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => {
+                    tracing::warn!("a reader of run {} is sent away: {error}", self.id);
+                    return None;
+                }
             }
-            if self.run.log.is_over_at(self.next) {
-                return None;
-            }
-            tokio::select! {
-                biased;
-                () = self.stopping.cancelled() => return None,
-                () = self.run.log.beyond(self.next) => {}
-            }
+        }
+    }
+
+    /// False: nothing follows.
+    async fn more(&mut self) -> Result<bool, StorageError> {
+        self.tail.mark_unchanged();
+        self.read = self
+            .store
+            .read(self.run.number, self.next, BATCH)
+            .await?
+            .into();
+        if !self.read.is_empty() {
+            return Ok(true);
+        }
+        match self.store.run(self.run.id).await? {
+            Some(run) if !is_over_at(&run, self.next) => self.run = run,
+            Some(_) | None => return Ok(false),
+        }
+        // Something may have come between the two looks.
+        if self.run.next_seq > self.next {
+            return Ok(true);
+        }
+        tokio::select! {
+            biased;
+            () = self.stopping.cancelled() => Ok(false),
+            changed = self.tail.changed() => Ok(changed.is_ok()),
         }
     }
 }
 
-fn event(run: &str, entry: &Entry) -> Option<Event> {
+fn event(run: &str, entry: &StoredEvent) -> Option<Event> {
     let line = serde_json::to_value(entry.line(run)).ok()?;
     let kind = line["type"].as_str().unwrap_or("event").to_owned();
     Some(

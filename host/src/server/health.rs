@@ -53,6 +53,10 @@ pub(super) async fn readyz(State(shared): State<Arc<Shared>>) -> Result<Json<Hea
 pub(super) async fn metrics(
     State(shared): State<Arc<Shared>>,
 ) -> ([(header::HeaderName, &'static str); 1], String) {
+    match shared.store.open_questions().await {
+        Ok(open) => shared.metrics.questions(open.len()),
+        Err(error) => tracing::warn!("{error}"),
+    }
     let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, media_type)], shared.metrics.text())
 }

@@ -138,6 +138,8 @@ impl Server {
             stopping: stopping.clone(),
             at_once: CancellationToken::new(),
         });
+        runs.count_what_is_left().await;
+        let taking_up = tokio::spawn(Arc::clone(&runs).take_up_what_is_ready(stopping.clone()));
         let places = Arc::new(Semaphore::new(patience.connections.max(1)));
         let connections = TaskTracker::new();
         loop {
@@ -168,6 +170,10 @@ impl Server {
         drop(tcp);
         stopping.cancel();
         connections.close();
+        // Nothing is begun any more by the time it is waited for what runs.
+        if taking_up.await.is_err() {
+            tracing::warn!("taking up runs hit a fault");
+        }
         let connections_end = async {
             let all = connections.wait();
             if tokio::time::timeout(patience.last_words, all)

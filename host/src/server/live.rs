@@ -1,305 +1,274 @@
-//! The runs of one server: begun, watched, stopped, continued. They live as long as the server does.
+//! The runs that this server drives. All that has to last is in storage; what is here is gone with the process, and
+//! another one goes on from there.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::HashMap,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use futures_util::FutureExt as _;
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
 
-use super::{
-    inbox::{Inbox, InboxApprover},
-    log::{RunLog, now_ms},
-    metrics::{CallWatch, Metrics},
-};
+use super::metrics::{CallWatch, Metrics};
 use crate::{
-    agent::{RunResult, ToolLoop, stop::Stopper},
-    event::{Observer, RunEvent},
+    agent::{
+        Left, ToolLoop,
+        durable::{self, LeaseJournal, RunSpec, StoredApprover, Unreadable},
+        record::Journal,
+        resume::Resumed,
+        stop::{StopSignal, Stopper},
+    },
+    approvals::Approver,
+    event::RunEvent,
     ids::RunId,
+    storage::{
+        IdempotencyKey, Keep, Lease, NewRun, RunKind, RunState, RunStore, StorageError, StoredRun,
+        Submitted, now_ms,
+    },
     tool::Canceller,
-    transcript::{Message, Usage},
 };
 
 /// Makes the agent of one run, as the settings say; or says why there is none.
 pub type NewAgent = Arc<dyn Fn() -> Result<ToolLoop, String> + Send + Sync>;
 
-/// How long runs that were stopped may take to end.
-const WIND_UP: Duration = Duration::from_secs(5);
-/// Of what a run is about, in characters.
-const MAX_TITLE_CHARS: usize = 200;
+/// How long all calls of a run may wait for a person before the run is put away until there is an answer.
+const PUT_AWAY_AFTER: Duration = Duration::from_secs(2);
+/// How often it is looked for runs of processes that died, and for questions whose time is over.
+const LOOK: Duration = Duration::from_secs(5);
+/// How long a full disk is left alone.
+const STORAGE_PAUSE: Duration = Duration::from_secs(1);
+/// Runs that are taken up at once.
+const CLAIM: usize = 64;
 
-/// One run.
-pub(super) struct Run {
-    pub(super) id: String,
-    /// Runs are numbered from 0 in the order in which they came.
-    pub(super) number: u64,
-    /// The beginning of its first request.
-    pub(super) title: String,
-    pub(super) model: String,
-    /// Milliseconds since 1970.
-    pub(super) created_ms: u64,
-    pub(super) log: RunLog,
-    state: Mutex<State>,
-}
-
-struct State {
-    phase: Phase,
-    figures: Figures,
-}
-
-#[derive(Clone)]
-enum Phase {
-    Live { stopper: Stopper },
-    Ended { end: Arc<End> },
-}
-
-/// How a run ended.
-pub(super) struct End {
-    pub(super) result: RunResult,
-    /// Milliseconds since 1970.
-    pub(super) at_ms: u64,
-}
-
-/// What is known of a run while it goes on.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Figures {
-    pub(super) turns: u32,
-    pub(super) calls: u32,
-    /// Calls that wait for a person.
-    pub(super) asked: u32,
-    pub(super) usage: Usage,
-}
-
-impl Run {
-    pub(super) fn end(&self) -> Option<Arc<End>> {
-        match &self.state().phase {
-            Phase::Live { .. } => None,
-            Phase::Ended { end } => Some(Arc::clone(end)),
-        }
-    }
-
-    pub(super) fn figures(&self) -> Figures {
-        self.state().figures
-    }
-
-    /// One word: `running`, `waiting` for a person, or how it ended.
-    pub(super) fn state_word(&self) -> &'static str {
-        let state = self.state();
-        match &state.phase {
-            Phase::Live { .. } if state.figures.asked > 0 => "waiting",
-            Phase::Live { .. } => "running",
-            Phase::Ended { end } => end.result.status.word(),
-        }
-    }
-
-    /// A run that has ended stays as it is.
-    pub(super) fn stop(&self) {
-        if let Phase::Live { stopper } = &self.state().phase {
-            stopper.stop(Canceller::User);
-        }
-    }
-
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Appends to the log what happens, and counts it.
-struct Writes(Arc<Run>);
-
-impl Observer for Writes {
-    fn observe(&self, event: &RunEvent) {
-        {
-            let figures = &mut self.0.state().figures;
-            match event {
-                RunEvent::TurnEnded { usage, .. } => {
-                    figures.turns += 1;
-                    figures.usage = figures.usage.plus(*usage);
-                }
-                RunEvent::CallRequested { .. } => figures.calls += 1,
-                RunEvent::ApprovalRequested { .. } => figures.asked += 1,
-                RunEvent::ApprovalAnswered { .. } => {
-                    figures.asked = figures.asked.saturating_sub(1);
-                }
-                // Appended once the result can be read as well; see `Runs::go`.
-                RunEvent::RunEnded { .. } => return,
-                RunEvent::RunStarted { .. }
-                | RunEvent::TurnStarted { .. }
-                | RunEvent::TextStreamed { .. }
-                | RunEvent::ReasoningStreamed { .. }
-                | RunEvent::ToolUseStreamed { .. }
-                | RunEvent::ModelRetried { .. }
-                | RunEvent::CallQueued { .. }
-                | RunEvent::CallStarted { .. }
-                | RunEvent::CallProgressed { .. }
-                | RunEvent::CallLogged { .. }
-                | RunEvent::CallEnded { .. }
-                | RunEvent::OutputCut { .. }
-                | RunEvent::Noted { .. } => {}
-            }
-        }
-        self.0.log.append(event);
-    }
-}
-
-/// Why a run was not begun or continued.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why a run was not begun, continued or stopped.
+#[derive(Debug, thiserror::Error)]
 pub(super) enum NotBegun {
-    /// As many are live as may be.
+    #[error("as many runs are live as this server takes")]
     Full,
-    /// The same key came with another request.
+    #[error("the same key came with another request")]
     OtherRequest,
-    /// It has not ended.
+    #[error("it has not ended")]
     IsLive,
+    #[error("another process drives it")]
+    IsElsewhere,
+    #[error("this system gives no randomness")]
     NoRandomness,
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
 }
 
-/// A client's word for "this request, however often it arrives".
-#[derive(Debug, Clone)]
-pub(super) struct IdempotencyKey {
-    pub(super) key: String,
-    /// SHA-256 of the request.
-    pub(super) request: [u8; 32],
+impl From<StorageError> for NotBegun {
+    fn from(error: StorageError) -> Self {
+        Self::Unreadable(error.into())
+    }
 }
 
 pub(super) struct Runs {
-    book: Mutex<Book>,
+    store: Arc<dyn RunStore>,
+    /// What stops a run that is driven here.
+    driven: Mutex<HashMap<RunId, Stopper>>,
+    /// Runs that have not ended, here or put away.
+    n_open: AtomicUsize,
     tasks: TaskTracker,
-    inbox: Arc<Inbox>,
+    /// Runs leave what they are at.
+    leave: CancellationToken,
+    agents: NewAgent,
     metrics: Metrics,
-    max_live: usize,
+    max_open: usize,
     max_ended: usize,
-}
-
-#[derive(Default)]
-struct Book {
-    next: u64,
-    runs: BTreeMap<u64, Arc<Run>>,
-    numbers: HashMap<String, u64>,
-    keys: HashMap<String, ([u8; 32], u64)>,
-    n_live: usize,
-    /// In the order in which they ended, with their keys.
-    ended: VecDeque<u64>,
+    n_ended: AtomicUsize,
+    /// When this server began, in milliseconds since 1970.
+    since_ms: u64,
 }
 
 impl Runs {
     pub(super) fn new(
-        inbox: Arc<Inbox>,
+        store: Arc<dyn RunStore>,
+        agents: NewAgent,
         metrics: Metrics,
-        max_live: usize,
+        max_open: usize,
         max_ended: usize,
     ) -> Self {
         Self {
-            book: Mutex::default(),
+            store,
+            driven: Mutex::default(),
+            n_open: AtomicUsize::new(0),
             tasks: TaskTracker::new(),
-            inbox,
+            leave: CancellationToken::new(),
+            agents,
             metrics,
-            max_live,
+            max_open,
             max_ended,
+            n_ended: AtomicUsize::new(0),
+            since_ms: now_ms(),
         }
     }
 
+    /// Asks people through storage, about a run's calls or a client's own.
+    pub(super) fn approver(&self, run: Option<RunId>) -> Arc<dyn Approver> {
+        Arc::new(StoredApprover {
+            store: Arc::clone(&self.store),
+            run,
+            answer_within: durable::ANSWER_WITHIN,
+            since_ms: self.since_ms,
+        })
+    }
+
     /// Begins a run; or finds the one that the same key began. The flag says which.
-    pub(super) fn begin(
+    pub(super) async fn begin(
         self: &Arc<Self>,
         agent: ToolLoop,
-        messages: Vec<Message>,
+        spec: RunSpec,
         key: Option<IdempotencyKey>,
-    ) -> Result<(Arc<Run>, bool), NotBegun> {
-        let id = RunId::random().map_err(|_| NotBegun::NoRandomness)?;
-        let (stopper, signal) = Stopper::new();
-        let run = {
-            let mut book = self.book();
-            if let Some(key) = &key
-                && let Some((request, number)) = book.keys.get(&key.key)
-            {
-                if *request != key.request {
-                    return Err(NotBegun::OtherRequest);
-                }
-                if let Some(run) = book.runs.get(number) {
-                    return Ok((Arc::clone(run), false));
-                }
-            }
-            if book.n_live >= self.max_live {
-                return Err(NotBegun::Full);
-            }
-            let number = book.next;
-            let run = Arc::new(Run {
-                id: id.to_string(),
-                number,
-                title: title(&messages),
-                model: agent.model.clone(),
-                created_ms: now_ms(),
-                log: RunLog::new(),
-                state: Mutex::new(State {
-                    phase: Phase::Live {
-                        stopper: stopper.clone(),
-                    },
-                    figures: Figures::default(),
-                }),
-            });
-            book.next += 1;
-            book.n_live += 1;
-            book.numbers.insert(run.id.clone(), number);
-            book.runs.insert(number, Arc::clone(&run));
-            if let Some(key) = key {
-                book.keys.insert(key.key, (key.request, number));
-            }
-            run
+    ) -> Result<(StoredRun, bool), NotBegun> {
+        let place = Place::take(self);
+        let run = NewRun {
+            id: RunId::random().map_err(|_| NotBegun::NoRandomness)?,
+            kind: RunKind::Served,
+            key,
+            title: spec.title(),
+            model: spec.model.clone(),
+            spec: serde_json::to_value(&spec).unwrap_or_default(),
         };
-        self.go(&run, agent, messages, stopper, signal);
+        // A key may be of a run that is there, for which there is always a place.
+        if place.is_none() && run.key.is_none() {
+            return Err(NotBegun::Full);
+        }
+        let lease = match self.store.submit(run).await? {
+            Submitted::Known(run) => return Ok((run, false)),
+            Submitted::OtherRequest => return Err(NotBegun::OtherRequest),
+            Submitted::New(lease) => lease,
+        };
+        let run = lease.run.clone();
+        place.map(Place::keep);
+        let resumed = Resumed::new(spec.limits, spec.messages);
+        self.go(lease, agent, resumed, Stopper::new(), None);
         Ok((run, true))
     }
 
-    /// Goes on from where a run has ended, with more messages.
-    pub(super) fn go_on(
-        self: &Arc<Self>,
-        run: &Arc<Run>,
-        agent: ToolLoop,
-        more: Vec<Message>,
-    ) -> Result<(), NotBegun> {
-        let (stopper, signal) = Stopper::new();
-        let messages = {
-            let mut book = self.book();
-            if book.n_live >= self.max_live {
-                return Err(NotBegun::Full);
-            }
-            let mut state = run.state();
-            let Phase::Ended { end } = &state.phase else {
+    /// Goes on from where a run has ended, with more of the user's.
+    pub(super) async fn say(self: &Arc<Self>, id: RunId, text: String) -> Result<(), NotBegun> {
+        let place = Place::take(self).ok_or(NotBegun::Full)?;
+        let lease = self.claim(id).await?;
+        let taken = async {
+            if lease.run.state != RunState::Ended {
                 return Err(NotBegun::IsLive);
-            };
-            let mut messages = end.result.messages.clone();
-            messages.extend(more);
-            state.phase = Phase::Live {
-                stopper: stopper.clone(),
-            };
-            book.n_live += 1;
-            book.ended.retain(|number| *number != run.number);
-            messages
+            }
+            self.taken_up(&lease).await
         };
-        self.go(run, agent, messages, stopper, signal);
+        let (agent, mut resumed) = match taken.await {
+            Ok(taken) => taken,
+            Err(error) => {
+                self.store.release(&lease).await?;
+                return Err(error);
+            }
+        };
+        let said = RunEvent::RunContinued { text };
+        self.store.append(&lease, &said, Keep::Durably).await?;
+        resumed.apply(&said);
+        place.keep();
+        self.go(lease, agent, resumed, Stopper::new(), None);
         Ok(())
+    }
+
+    /// Stops a run. One that has ended stays as it is.
+    pub(super) async fn stop(self: &Arc<Self>, id: RunId) -> Result<(), NotBegun> {
+        if let Some(stopper) = self.driven().get(&id) {
+            stopper.stop(Canceller::User);
+            return Ok(());
+        }
+        let Some(run) = self.store.run(id).await? else {
+            return Ok(());
+        };
+        if run.state == RunState::Ended {
+            return Ok(());
+        }
+        // It was put away: it is taken up to be ended, so that its record tells.
+        let lease = match self.claim(id).await {
+            Ok(lease) => lease,
+            Err(NotBegun::IsLive) => {
+                // Taken up here at the same moment.
+                if let Some(stopper) = self.driven().get(&id) {
+                    stopper.stop(Canceller::User);
+                }
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let stopper = Stopper::new();
+        stopper.0.stop(Canceller::User);
+        self.take_up(lease, stopper).await;
+        Ok(())
+    }
+
+    /// A run that nobody drives.
+    async fn claim(&self, id: RunId) -> Result<Lease, NotBegun> {
+        match self.store.claim_run(id).await? {
+            Some(lease) => Ok(lease),
+            None if self.driven().contains_key(&id) => Err(NotBegun::IsLive),
+            None => Err(NotBegun::IsElsewhere),
+        }
+    }
+
+    /// The agent of a stored run, and the run as far as it has come.
+    async fn taken_up(&self, lease: &Lease) -> Result<(ToolLoop, Resumed), NotBegun> {
+        let spec = durable::spec(&lease.run)?;
+        let unfit = |why: String| Unreadable::Spec {
+            run: lease.run.id,
+            why,
+        };
+        let agent = (self.agents)().map_err(unfit)?;
+        let agent = spec
+            .applied_to(agent)
+            .map_err(|error| unfit(error.to_string()))?;
+        let resumed = durable::replayed(&*self.store, &lease.run, &spec).await?;
+        Ok((agent, resumed))
+    }
+
+    async fn take_up(self: &Arc<Self>, lease: Lease, stopper: (Stopper, StopSignal)) {
+        match self.taken_up(&lease).await {
+            Ok((agent, resumed)) => {
+                let note = "the run goes on from what is kept of it".to_owned();
+                self.go(lease, agent, resumed, stopper, Some(note));
+            }
+            Err(error) => {
+                tracing::warn!(run = %lease.run.id, "a run can't go on: {error}");
+                self.failed(&lease, format!("it can't go on: {error}"))
+                    .await;
+                self.n_open.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    async fn failed(&self, lease: &Lease, text: String) {
+        let ended = RunEvent::RunEnded {
+            status: "failed".into(),
+            text,
+            usage: lease.run.usage,
+        };
+        if let Err(error) = self.store.append(lease, &ended, Keep::Durably).await {
+            tracing::warn!(run = %lease.run.id, "its end could not be written: {error}");
+        }
     }
 
     fn go(
         self: &Arc<Self>,
-        run: &Arc<Run>,
+        lease: Lease,
         mut agent: ToolLoop,
-        messages: Vec<Message>,
-        stopper: Stopper,
-        signal: crate::agent::stop::StopSignal,
+        resumed: Resumed,
+        (stopper, signal): (Stopper, StopSignal),
+        note: Option<String>,
     ) {
+        let id = lease.run.id;
         if agent.deps.approver.is_none() {
-            agent.deps.approver = Some(Arc::new(InboxApprover {
-                inbox: Arc::clone(&self.inbox),
-                run: Some(run.id.clone()),
-            }));
+            agent.deps.approver = Some(self.approver(Some(id)));
         }
-        agent.deps.observers.push(Arc::new(Writes(Arc::clone(run))));
         agent
             .deps
             .observers
@@ -308,143 +277,170 @@ impl Runs {
             "invoke_agent",
             otel.name = "invoke_agent agentloop",
             gen_ai.operation.name = "invoke_agent",
-            gen_ai.conversation.id = %run.id,
+            gen_ai.conversation.id = %id,
             gen_ai.request.model = %agent.model,
             gen_ai.provider.name = agent.provider.name(),
             gen_ai.usage.input_tokens = tracing::field::Empty,
             gen_ai.usage.output_tokens = tracing::field::Empty,
             error.r#type = tracing::field::Empty,
         );
-        let (runs, run) = (Arc::clone(self), Arc::clone(run));
-        let going = async move {
-            let kept = messages.clone();
-            let running = agent.run_until(messages, stopper, signal, None);
-            let result = match AssertUnwindSafe(running).catch_unwind().await {
-                Ok(result) => result,
-                Err(_) => broken(kept),
-            };
-            let span = tracing::Span::current();
-            span.record("gen_ai.usage.input_tokens", result.tokens.input);
-            span.record("gen_ai.usage.output_tokens", result.tokens.output);
-            if !result.status.is_success() {
-                span.record("error.type", result.status.word());
-            }
-            runs.ended(&run, result);
-        };
+        self.driven().insert(id, stopper.clone());
         self.metrics.run_began();
-        self.tasks.spawn(going.instrument(span));
-    }
-
-    fn ended(&self, run: &Arc<Run>, result: RunResult) {
-        self.metrics.run_ended(result.status.word());
-        let event = RunEvent::RunEnded {
-            status: result.status.word(),
-            text: result.status.sentence(),
-            usage: result.tokens,
-        };
-        let mut book = self.book();
-        {
-            let mut state = run.state();
-            state.figures.asked = 0;
-            state.phase = Phase::Ended {
-                end: Arc::new(End {
-                    result,
-                    at_ms: now_ms(),
-                }),
-            };
-        }
-        run.log.append(&event);
-        book.n_live -= 1;
-        book.ended.push_back(run.number);
-        while book.ended.len() > self.max_ended {
-            let Some(number) = book.ended.pop_front() else {
-                break;
-            };
-            if let Some(run) = book.runs.remove(&number) {
-                book.numbers.remove(&run.id);
+        let runs = Arc::clone(self);
+        let driving = async move {
+            let lease = Arc::new(lease);
+            let journal = Arc::new(LeaseJournal::new(
+                Arc::clone(&runs.store),
+                Arc::clone(&lease),
+            ));
+            if let Some(text) = note {
+                journal.pass(&RunEvent::Noted { text });
             }
-            book.keys.retain(|_, (_, of)| *of != number);
+            let journals = vec![journal as Arc<dyn Journal>];
+            let running = agent.go_on(resumed, stopper, signal, journals, Some(PUT_AWAY_AFTER));
+            let left = tokio::select! {
+                biased;
+                left = AssertUnwindSafe(running).catch_unwind() => Some(left),
+                // Its calls are killed, and its record says how far they had come.
+                () = runs.leave.cancelled() => None,
+            };
+            runs.left(&lease, left).await;
+        };
+        self.tasks.spawn(driving.instrument(span));
+    }
+
+    /// Something ended the driving of a run.
+    async fn left(&self, lease: &Lease, left: Option<std::thread::Result<Left>>) {
+        let id = lease.run.id;
+        let ended = |status: &'static str| {
+            self.n_open.fetch_sub(1, Ordering::Relaxed);
+            self.driven().remove(&id);
+            self.metrics.run_ended(status);
+        };
+        match left {
+            Some(Ok(Left::Ended(result))) => {
+                let span = tracing::Span::current();
+                span.record("gen_ai.usage.input_tokens", result.tokens.input);
+                span.record("gen_ai.usage.output_tokens", result.tokens.output);
+                if !result.status.is_success() {
+                    span.record("error.type", result.status.word());
+                }
+                ended(result.status.word());
+                self.prune().await;
+            }
+            Some(Err(_)) => {
+                self.failed(
+                    lease,
+                    "this host has a fault; its log has the details".into(),
+                )
+                .await;
+                ended("failed");
+            }
+            Some(Ok(Left::NotRecorded { error, .. })) => {
+                tracing::warn!(run = %id, "a run is put away: {error}");
+                self.put_away(lease).await;
+            }
+            Some(Ok(Left::WaitsForPerson)) | None => self.put_away(lease).await,
         }
     }
 
-    pub(super) fn get(&self, id: &str) -> Option<Arc<Run>> {
-        let book = self.book();
-        let number = book.numbers.get(id)?;
-        book.runs.get(number).cloned()
+    /// Gives a run back, for as long as it takes.
+    async fn put_away(&self, lease: &Lease) {
+        loop {
+            match self.store.release(lease).await {
+                // Fenced: somebody else drives it by now.
+                Ok(()) | Err(StorageError::Fenced) => break,
+                Err(error) if self.leave.is_cancelled() => {
+                    tracing::warn!(run = %lease.run.id, "left as it is: {error}");
+                    break;
+                }
+                Err(_) => tokio::time::sleep(STORAGE_PAUSE).await,
+            }
+        }
+        self.driven().remove(&lease.run.id);
+        self.metrics.run_left();
     }
 
-    /// The newest first, from the one before number `before` on; at most `limit` that `wanted` takes.
-    pub(super) fn list(
-        &self,
-        before: Option<u64>,
-        limit: usize,
-        wanted: impl Fn(&Run) -> bool,
-    ) -> Vec<Arc<Run>> {
-        let all: Vec<Arc<Run>> = {
-            let book = self.book();
-            let below = ..before.unwrap_or(u64::MAX);
-            book.runs
-                .range(below)
-                .rev()
-                .map(|(_, run)| Arc::clone(run))
-                .collect()
-        };
-        let wanted = all.into_iter().filter(|run| wanted(run));
-        wanted.take(limit).collect()
+    async fn prune(&self) {
+        // Seldom, since it has to look through what it keeps.
+        let n_ended = self.n_ended.fetch_add(1, Ordering::Relaxed);
+        if n_ended.is_multiple_of((self.max_ended / 100).max(1))
+            && let Err(error) = self.store.prune(self.max_ended).await
+        {
+            tracing::warn!("runs that ended long ago could not be forgotten: {error}");
+        }
     }
 
-    /// Waits for live runs, but only for as long as `patience`, and not for those that wait for a person; then
-    /// stops them.
+    /// Learns how many runs earlier processes have left. Before the first of its own begins.
+    pub(super) async fn count_what_is_left(&self) {
+        match self.store.live(RunKind::Served).await {
+            Ok(live) => self.n_open.store(live, Ordering::Relaxed),
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+
+    /// Takes up what earlier processes have left and what can go on, until `stopping`.
+    pub(super) async fn take_up_what_is_ready(self: Arc<Self>, stopping: CancellationToken) {
+        let mut changes = self.store.changes();
+        while !stopping.is_cancelled() {
+            changes.mark_unchanged();
+            let claimed = match self.store.claim(RunKind::Served, CLAIM).await {
+                Ok(claimed) => claimed,
+                Err(error) => {
+                    tracing::warn!("{error}");
+                    Vec::new()
+                }
+            };
+            let is_all = claimed.len() < CLAIM;
+            for lease in claimed {
+                self.take_up(lease, Stopper::new()).await;
+            }
+            if is_all {
+                tokio::select! {
+                    () = stopping.cancelled() => {}
+                    _ = changes.changed() => {}
+                    () = tokio::time::sleep(LOOK) => {}
+                }
+            }
+        }
+    }
+
+    /// Waits for runs that are driven, but only for as long as `patience`; then they are put away as they are, and
+    /// go on when a server does.
     pub(super) async fn finish(&self, patience: Duration) {
         self.tasks.close();
-        let waiting = |run: &Run| run.state_word() == "waiting";
-        for run in self.list(None, usize::MAX, waiting) {
-            run.stop();
+        let all = self.tasks.wait();
+        if tokio::time::timeout(patience, all).await.is_err() {
+            self.leave.cancel();
+            self.tasks.wait().await;
         }
-        if tokio::time::timeout(patience, self.tasks.wait())
-            .await
-            .is_ok()
-        {
-            return;
-        }
-        for run in self.list(None, usize::MAX, |run| run.end().is_none()) {
-            run.stop();
-        }
-        let _ = tokio::time::timeout(WIND_UP, self.tasks.wait()).await;
     }
 
-    fn book(&self) -> std::sync::MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn driven(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, Stopper>> {
+        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is left of a run that hit a fault of ours.
-fn broken(messages: Vec<Message>) -> RunResult {
-    RunResult {
-        status: crate::agent::run::RunStatus::Failed {
-            error: "this host has a fault; its log has the details".into(),
-            provider: None,
-        },
-        stop_reason: None,
-        messages,
-        trace: Vec::new(),
-        tokens: Usage::default(),
-        lost_tokens: Usage::default(),
+/// A place among the runs that have not ended.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(runs: &'a Runs) -> Option<Self> {
+        let taken = |n: usize| (n < runs.max_open).then_some(n + 1);
+        runs.n_open
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken)
+            .ok()
+            .map(|_| Self(&runs.n_open))
+    }
+
+    /// The run gives it back.
+    fn keep(self) {
+        std::mem::forget(self);
     }
 }
 
-fn title(messages: &[Message]) -> String {
-    let text = messages.iter().rev().find_map(Message::last_text);
-    let line = text.unwrap_or_default().split_whitespace();
-    let mut title = String::new();
-    for word in line {
-        if !title.is_empty() {
-            title.push(' ');
-        }
-        title.push_str(word);
-        if title.chars().count() > MAX_TITLE_CHARS {
-            return title.chars().take(MAX_TITLE_CHARS).chain(['…']).collect();
-        }
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
-    title
 }

@@ -27,7 +27,7 @@ use crate::{
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Ended {
     tool: String,
-    outcome: &'static str,
+    outcome: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -160,6 +160,15 @@ impl Metrics {
         self.live_runs.inc();
     }
 
+    /// It goes on later, here or elsewhere.
+    pub(super) fn run_left(&self) {
+        self.live_runs.dec();
+    }
+
+    pub(super) fn questions(&self, open: usize) {
+        self.asked.set(i64::try_from(open).unwrap_or(i64::MAX));
+    }
+
     pub(super) fn run_ended(&self, status: &'static str) {
         self.live_runs.dec();
         self.runs.get_or_create(&RunEnd { status }).inc();
@@ -209,7 +218,6 @@ pub(super) struct CallWatch {
 enum Open {
     Queued(Instant),
     Running,
-    Asked,
 }
 
 impl CallWatch {
@@ -231,9 +239,6 @@ impl CallWatch {
             Some(Open::Running) => {
                 self.metrics.running.inc();
             }
-            Some(Open::Asked) => {
-                self.metrics.asked.inc();
-            }
             Some(Open::Queued(_)) | None => {}
         }
     }
@@ -245,9 +250,6 @@ impl CallWatch {
             }
             Some(Open::Running) => {
                 self.metrics.running.dec();
-            }
-            Some(Open::Asked) => {
-                self.metrics.asked.dec();
             }
             None => {}
         }
@@ -266,8 +268,6 @@ impl Drop for CallWatch {
 impl Observer for CallWatch {
     fn observe(&self, event: &RunEvent) {
         match event {
-            RunEvent::ApprovalRequested { id, .. } => self.now(id, Some(Open::Asked)),
-            RunEvent::ApprovalAnswered { id, .. } => self.now(id, None),
             RunEvent::CallQueued { id } => self.now(id, Some(Open::Queued(Instant::now()))),
             RunEvent::CallStarted { id, .. } => self.now(id, Some(Open::Running)),
             RunEvent::CallEnded {
@@ -279,20 +279,18 @@ impl Observer for CallWatch {
             } => {
                 self.now(id, None);
                 // A name that no tool has is the model's invention.
-                let tool = match *outcome {
+                let tool = match &**outcome {
                     "unknown_tool" => "unknown",
                     _ => tool.as_str(),
                 };
                 let ended = Ended {
                     tool: tool.to_owned(),
-                    outcome,
+                    outcome: outcome.to_string(),
                 };
                 self.metrics.calls.get_or_create(&ended).inc();
-                if matches!(*outcome, "timeout" | "memory" | "fuel" | "output_too_large") {
-                    self.metrics
-                        .kills
-                        .get_or_create(&Why { why: outcome })
-                        .inc();
+                let kills = ["timeout", "memory", "fuel", "output_too_large"];
+                if let Some(why) = kills.into_iter().find(|why| outcome == why) {
+                    self.metrics.kills.get_or_create(&Why { why }).inc();
                 }
                 if let Some(ran) = ran_ms {
                     let label = Ran {
@@ -312,11 +310,14 @@ impl Observer for CallWatch {
             | RunEvent::ToolUseStreamed { .. }
             | RunEvent::ModelRetried { .. }
             | RunEvent::CallRequested { .. }
+            | RunEvent::ApprovalRequested { .. }
+            | RunEvent::ApprovalAnswered { .. }
             | RunEvent::CallProgressed { .. }
             | RunEvent::CallLogged { .. }
             | RunEvent::OutputCut { .. }
             | RunEvent::Noted { .. }
-            | RunEvent::RunEnded { .. } => {}
+            | RunEvent::RunEnded { .. }
+            | RunEvent::RunContinued { .. } => {}
         }
     }
 }

@@ -7,6 +7,8 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::storage::StorageError;
+
 /// Why a request was not carried out, as `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Problem {
@@ -26,6 +28,16 @@ pub struct Problem {
     #[serde(skip)]
     #[schema(ignore)]
     retry_after: Option<Duration>,
+}
+
+/// When storage may be tried again.
+const STORAGE_RETRY: Duration = Duration::from_secs(5);
+
+impl From<StorageError> for Problem {
+    fn from(error: StorageError) -> Self {
+        tracing::warn!("{error}");
+        Self::storage(&error)
+    }
 }
 
 impl Problem {
@@ -71,6 +83,18 @@ impl Problem {
             "stopping",
             "this server is stopping and takes no new work",
         )
+    }
+
+    /// What is kept can't be read or written now.
+    pub fn storage(error: &StorageError) -> Self {
+        Self {
+            retry_after: Some(STORAGE_RETRY),
+            ..Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "storage_unavailable",
+                error.to_string(),
+            )
+        }
     }
 
     pub fn internal() -> Self {

@@ -16,12 +16,17 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     Shared,
     extract::{JsonBody, Params, Segment},
-    live::{IdempotencyKey, NotBegun, Run},
+    live::NotBegun,
     problem::Problem,
 };
 use crate::{
-    agent::ToolLoop,
+    agent::{
+        RunResult, ToolLoop,
+        durable::{self, RunSpec, Unreadable},
+    },
     config::permissions::ToolPattern,
+    ids::RunId,
+    storage::{IdempotencyKey, RunState, StoredRun, Wanted},
     transcript::{Message, Role, Usage},
 };
 
@@ -30,6 +35,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 const MAX_KEY_BYTES: usize = 255;
 const PAGE_RUNS: usize = 50;
 const MAX_PAGE_RUNS: usize = 500;
+const PAGE_EVENTS: usize = 1000;
 const MAX_TOOL_PATTERNS: usize = 100;
 
 /// What is to be done. Limits and tools can only narrow what the operator's settings say.
@@ -79,7 +85,7 @@ pub(super) struct MoreRequest {
 pub(super) struct Summary {
     id: String,
     /// `running`, `waiting` for an approval, or how it ended: `completed`, `failed`, `cancelled` or a limit
-    state: &'static str,
+    state: String,
     /// The beginning of the task
     title: String,
     model: String,
@@ -130,26 +136,24 @@ pub(super) struct Detail {
     ending: Option<String>,
     /// The model's last text
     text: Option<String>,
-    /// The conversation, once the run has ended
-    #[schema(value_type = Option<Vec<Object>>)]
-    messages: Option<Value>,
+    /// The conversation so far
+    #[schema(value_type = Vec<Object>)]
+    messages: Value,
 }
 
 impl Summary {
-    fn of(run: &Run) -> Self {
-        let figures = run.figures();
-        let end = run.end();
+    fn of(run: StoredRun) -> Self {
         Self {
-            id: run.id.clone(),
-            state: run.state_word(),
-            title: run.title.clone(),
-            model: run.model.clone(),
+            id: run.id.to_string(),
+            state: run.word,
+            title: run.title,
+            model: run.model,
             created_ms: run.created_ms,
-            ended_ms: end.map(|end| end.at_ms),
-            turns: figures.turns,
-            calls: figures.calls,
-            usage: figures.usage.into(),
-            last_seq: run.log.length().checked_sub(1),
+            ended_ms: run.ended_ms,
+            turns: run.turns,
+            calls: run.calls,
+            usage: run.usage.into(),
+            last_seq: run.next_seq.checked_sub(1),
         }
     }
 }
@@ -188,31 +192,30 @@ pub(super) async fn begin(
     JsonBody(request): JsonBody<RunRequest>,
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers, &request)?;
-    let (run, is_new) = submit(&shared, request, key)?;
+    let (run, is_new) = submit(&shared, request, key).await?;
     let status = match is_new {
         true => StatusCode::CREATED,
         false => StatusCode::OK,
     };
-    let mut response = (status, Json(Summary::of(&run))).into_response();
-    if is_new && let Ok(location) = HeaderValue::from_str(&format!("/v1/runs/{}", run.id)) {
+    let location = HeaderValue::from_str(&format!("/v1/runs/{}", run.id));
+    let mut response = (status, Json(Summary::of(run))).into_response();
+    if is_new && let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
     }
     Ok(response)
 }
 
 /// Begins what is asked for, or finds what the same key began.
-pub(super) fn submit(
+pub(super) async fn submit(
     shared: &Shared,
     mut request: RunRequest,
     key: Option<IdempotencyKey>,
-) -> Result<(Arc<Run>, bool), Problem> {
+) -> Result<(StoredRun, bool), Problem> {
     refuse_when_stopping(shared)?;
     let messages = messages(&mut request)?;
-    let agent = agent(shared, &request)?;
-    shared
-        .runs
-        .begin(agent, messages, key)
-        .map_err(|why| not_begun(&why))
+    let (agent, spec) = asked_for(shared, &request, messages)?;
+    let begun = shared.runs.begin(agent, spec, key).await;
+    begun.map_err(|why| not_begun(&why))
 }
 
 fn refuse_when_stopping(shared: &Shared) -> Result<(), Problem> {
@@ -242,16 +245,21 @@ fn messages(request: &mut RunRequest) -> Result<Vec<Message>, Problem> {
 }
 
 /// The operator's agent, narrowed to what the request wants.
-fn agent(shared: &Shared, request: &RunRequest) -> Result<ToolLoop, Problem> {
-    let mut agent = new_agent(shared)?;
+fn asked_for(
+    shared: &Shared,
+    request: &RunRequest,
+    messages: Vec<Message>,
+) -> Result<(ToolLoop, RunSpec), Problem> {
+    let agent = new_agent(shared)?;
+    let mut spec = RunSpec::of(&agent, messages);
     if let Some(model) = &request.model {
         if model.trim().is_empty() {
             return Err(unfit("the model's name is empty"));
         }
-        agent.model.clone_from(model);
+        spec.model.clone_from(model);
     }
     if let Some(system) = &request.system {
-        agent.system = Some(system.clone());
+        spec.system = Some(system.clone());
     }
     if let Some(tools) = &request.tools {
         if tools.len() > MAX_TOOL_PATTERNS {
@@ -259,15 +267,10 @@ fn agent(shared: &Shared, request: &RunRequest) -> Result<ToolLoop, Problem> {
                 "`tools` holds more than {MAX_TOOL_PATTERNS} patterns"
             )));
         }
-        let patterns: Vec<ToolPattern> = tools
-            .iter()
-            .map(|text| ToolPattern::parse(text))
-            .collect::<Result<_, _>>()
-            .map_err(|error| unfit(format!("`tools`: {error}")))?;
-        let wanted = |name: &str| patterns.iter().any(|pattern| pattern.matches(name));
-        // What was asked for is what there is now.
-        let now = agent.registry.now();
-        agent.registry = Arc::new(now.filtered(|tool| wanted(&tool.rule_name))).into();
+        for text in tools {
+            ToolPattern::parse(text).map_err(|error| unfit(format!("`tools`: {error}")))?;
+        }
+        spec.tools = Some(tools.clone());
     }
     let limits = request.limits.unwrap_or_default();
     if [limits.max_iterations, limits.max_tokens].contains(&Some(0))
@@ -275,15 +278,18 @@ fn agent(shared: &Shared, request: &RunRequest) -> Result<ToolLoop, Problem> {
     {
         return Err(unfit("a limit of 0 leaves nothing to do"));
     }
-    let own = &mut agent.limits;
+    let own = &mut spec.limits;
     own.max_iterations = narrower(own.max_iterations, limits.max_iterations);
     own.max_tokens = narrower(own.max_tokens, limits.max_tokens);
     own.max_tokens_ceiling = narrower(own.max_tokens_ceiling, limits.max_tokens);
     own.max_tool_calls = narrower_or_none(own.max_tool_calls, limits.max_tool_calls);
     own.max_total_tokens = narrower_or_none(own.max_total_tokens, limits.max_total_tokens);
     let wall_time = limits.wall_time_ms.map(Duration::from_millis);
-    agent.wall_time = narrower_or_none(agent.wall_time, wall_time);
-    Ok(agent)
+    spec.wall_time = narrower_or_none(spec.wall_time, wall_time);
+    let agent = spec
+        .applied_to(agent)
+        .map_err(|error| unfit(format!("`tools`: {error}")))?;
+    Ok((agent, spec))
 }
 
 fn new_agent(shared: &Shared) -> Result<ToolLoop, Problem> {
@@ -340,7 +346,23 @@ fn not_begun(why: &NotBegun) -> Problem {
             "run_is_live",
             "this run has not ended; wait for its end, or cancel it first",
         ),
+        NotBegun::IsElsewhere => conflict(
+            "run_is_elsewhere",
+            "another process drives this run; wait for its end, or stop it there",
+        ),
         NotBegun::NoRandomness => Problem::internal(),
+        NotBegun::Unreadable(error) => unreadable(error),
+    }
+}
+
+fn unreadable(error: &Unreadable) -> Problem {
+    match error {
+        Unreadable::Storage(error) => Problem::storage(error),
+        Unreadable::Spec { .. } => Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "run_unreadable",
+            error.to_string(),
+        ),
     }
 }
 
@@ -360,15 +382,16 @@ pub(super) async fn list(
             format!("`limit` is 1 to {MAX_PAGE_RUNS}"),
         ));
     }
-    let wanted = |run: &Run| {
-        let state = params.state.as_deref();
-        state.is_none_or(|state| run.state_word() == state)
+    let wanted = Wanted {
+        word: params.state,
+        before: params.before,
+        limit: limit + 1,
     };
-    let mut runs = shared.runs.list(params.before, limit + 1, wanted);
+    let mut runs = shared.store.runs(wanted).await?;
     let is_more = runs.len() > limit;
     runs.truncate(limit);
     let next = runs.last().filter(|_| is_more).map(|run| run.number);
-    let runs = runs.iter().map(|run| Summary::of(run)).collect();
+    let runs = runs.into_iter().map(Summary::of).collect();
     Ok(Json(Page { runs, next }))
 }
 
@@ -385,23 +408,29 @@ pub(super) async fn show(
     State(shared): State<Arc<Shared>>,
     Segment(id): Segment,
 ) -> Result<Json<Detail>, Problem> {
-    let run = find(&shared, &id)?;
-    let end = run.end();
-    let messages = match &end {
-        Some(end) => {
-            Some(serde_json::to_value(&end.result.messages).map_err(|_| Problem::internal())?)
-        }
-        None => None,
-    };
+    let run = find(&shared, &id).await?;
+    let result = result(&shared, &run).await?;
+    let text = result.final_text().map(str::to_owned);
+    let messages = serde_json::to_value(&result.messages).map_err(|_| Problem::internal())?;
     Ok(Json(Detail {
-        summary: Summary::of(&run),
-        ending: end.as_ref().map(|end| end.result.status.sentence()),
-        text: end.and_then(|end| end.result.final_text().map(str::to_owned)),
+        ending: run.ending.clone(),
+        summary: Summary::of(run),
+        text,
         messages,
     }))
 }
 
-pub(super) fn find(shared: &Shared, id: &str) -> Result<Arc<Run>, Problem> {
+/// What a run came to so far.
+pub(super) async fn result(shared: &Shared, run: &StoredRun) -> Result<RunResult, Problem> {
+    let replayed = async {
+        let spec = durable::spec(run)?;
+        Ok(durable::replayed(&*shared.store, run, &spec).await?)
+    };
+    let replayed = replayed.await.map_err(|error| unreadable(&error))?;
+    Ok(replayed.into_result())
+}
+
+pub(super) async fn find(shared: &Shared, id: &str) -> Result<StoredRun, Problem> {
     let unknown = || {
         Problem::new(
             StatusCode::NOT_FOUND,
@@ -409,7 +438,8 @@ pub(super) fn find(shared: &Shared, id: &str) -> Result<Arc<Run>, Problem> {
             "there is no such run; `GET /v1/runs` lists those that this server still knows",
         )
     };
-    shared.runs.get(id).ok_or_else(unknown)
+    let id = RunId::parse(id).ok_or_else(unknown)?;
+    shared.store.run(id).await?.ok_or_else(unknown)
 }
 
 /// Say more in a run that has ended
@@ -432,22 +462,24 @@ pub(super) async fn say(
     Segment(id): Segment,
     JsonBody(request): JsonBody<MoreRequest>,
 ) -> Result<(StatusCode, Json<Summary>), Problem> {
-    let run = find(&shared, &id)?;
-    go_on(&shared, &run, request.text)?;
-    Ok((StatusCode::ACCEPTED, Json(Summary::of(&run))))
+    let run = find(&shared, &id).await?;
+    go_on(&shared, &run, request.text).await?;
+    let run = find(&shared, &id).await?;
+    Ok((StatusCode::ACCEPTED, Json(Summary::of(run))))
 }
 
-pub(super) fn go_on(shared: &Shared, run: &Arc<Run>, text: String) -> Result<(), Problem> {
+pub(super) async fn go_on(shared: &Shared, run: &StoredRun, text: String) -> Result<(), Problem> {
     refuse_when_stopping(shared)?;
     if text.trim().is_empty() {
         return Err(unfit("the text is empty; say what is to be done"));
     }
-    let mut agent = new_agent(shared)?;
-    agent.model.clone_from(&run.model);
-    shared
-        .runs
-        .go_on(run, agent, vec![Message::user(text)])
-        .map_err(|why| not_begun(&why))
+    if run.state != RunState::Ended {
+        return Err(not_begun(&NotBegun::IsLive));
+    }
+    // A missing model is this server's fault and not the run's.
+    new_agent(shared)?;
+    let said = shared.runs.say(run.id, text).await;
+    said.map_err(|why| not_begun(&why))
 }
 
 /// Stop a run
@@ -459,15 +491,17 @@ pub(super) fn go_on(shared: &Shared, run: &Arc<Run>, text: String) -> Result<(),
     responses(
         (status = 202, description = "It is ending, or has ended", body = Summary),
         (status = 404, description = "There is no such run", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Another process drives it", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn cancel(
     State(shared): State<Arc<Shared>>,
     Segment(id): Segment,
 ) -> Result<(StatusCode, Json<Summary>), Problem> {
-    let run = find(&shared, &id)?;
-    run.stop();
-    Ok((StatusCode::ACCEPTED, Json(Summary::of(&run))))
+    let run = find(&shared, &id).await?;
+    let stopped = shared.runs.stop(run.id).await;
+    stopped.map_err(|why| not_begun(&why))?;
+    Ok((StatusCode::ACCEPTED, Json(Summary::of(run))))
 }
 
 /// A run for people, in Markdown
@@ -477,18 +511,17 @@ pub(super) async fn cancel(
     responses(
         (status = 200, description = "Its steps, calls and results", body = String, content_type = "text/markdown"),
         (status = 404, description = "There is no such run", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "It has not ended", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn markdown(
     State(shared): State<Arc<Shared>>,
     Segment(id): Segment,
 ) -> Result<([(header::HeaderName, &'static str); 1], String), Problem> {
-    let run = find(&shared, &id)?;
-    let end = run.end().ok_or_else(|| not_begun(&NotBegun::IsLive))?;
+    let run = find(&shared, &id).await?;
+    let result = result(&shared, &run).await?;
     Ok((
         [(header::CONTENT_TYPE, "text/markdown; charset=utf-8")],
-        end.result.to_markdown(),
+        result.to_markdown(),
     ))
 }
 
@@ -505,11 +538,18 @@ pub(super) async fn lines(
     State(shared): State<Arc<Shared>>,
     Segment(id): Segment,
 ) -> Result<([(header::HeaderName, &'static str); 1], Vec<u8>), Problem> {
-    let run = find(&shared, &id)?;
+    let run = find(&shared, &id).await?;
+    let id = run.id.to_string();
     let mut bytes = Vec::new();
-    for entry in run.log.all() {
-        serde_json::to_writer(&mut bytes, &entry.line(&run.id)).map_err(|_| Problem::internal())?;
-        bytes.push(b'\n');
+    let mut next = 0;
+    while next < run.next_seq {
+        let events = shared.store.read(run.number, next, PAGE_EVENTS).await?;
+        let Some(last) = events.last() else { break };
+        next = last.seq + 1;
+        for event in &events {
+            serde_json::to_writer(&mut bytes, &event.line(&id)).map_err(|_| Problem::internal())?;
+            bytes.push(b'\n');
+        }
     }
     Ok(([(header::CONTENT_TYPE, "application/jsonl")], bytes))
 }

@@ -13,13 +13,11 @@ use utoipa::ToSchema;
 use super::{
     Shared,
     extract::{JsonBody, Segment},
-    inbox::InboxApprover,
     metrics::CallWatch,
     problem::Problem,
 };
 use crate::{
     agent::{self, call::CallRecord, result::outcome_word},
-    approvals::Approver,
     event::Observer,
     registry::Tool,
     tool::{Content, ResourceBody, ToolOutcome},
@@ -240,13 +238,8 @@ pub(super) async fn call(
         gen_ai.tool.r#type = "function",
         error.r#type = tracing::field::Empty,
     );
-    let inbox = || -> Arc<dyn Approver> {
-        Arc::new(InboxApprover {
-            inbox: Arc::clone(&shared.inbox),
-            run: None,
-        })
-    };
-    let approver = shared.deps.approver.clone().unwrap_or_else(inbox);
+    let stored = || shared.runs.approver(None);
+    let approver = shared.deps.approver.clone().unwrap_or_else(stored);
     let calling = agent::run_call(
         &tool_use,
         &registry,
@@ -255,7 +248,7 @@ pub(super) async fn call(
         &observers,
     );
     let record = calling.instrument(span.clone()).await;
-    if record.result.is_error {
+    if record.traced.result.is_error {
         span.record("error.type", outcome_word(&record.outcome));
     }
     answer(record)
@@ -288,13 +281,15 @@ fn answer(record: CallRecord) -> Result<Json<CallAnswer>, Problem> {
         | ToolOutcome::BadOutput { .. }
         | ToolOutcome::Cancelled { .. }
         | ToolOutcome::OutcomeUnknown
-        | ToolOutcome::Internal { .. } => record.result.content.into_iter().map(said).collect(),
+        | ToolOutcome::Internal { .. } => {
+            record.traced.result.content.into_iter().map(said).collect()
+        }
     };
     Ok(Json(CallAnswer {
         outcome,
-        is_error: record.result.is_error,
+        is_error: record.traced.result.is_error,
         content,
-        ran_ms: record.ran.map(|ran| ran.as_secs_f64() * 1e3),
+        ran_ms: record.traced.ran.map(|ran| ran.as_secs_f64() * 1e3),
     }))
 }
 

@@ -1,6 +1,7 @@
 //! The loop and the life of a call, with tools of the test's own; components have their tests in `sandbox`.
 
 use std::{
+    io::ErrorKind,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -24,6 +25,10 @@ use agentloop_tests::{
     guests,
 };
 use async_trait::async_trait;
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, ready},
+};
 use serde_json::{Map, Value, json};
 use tokio::sync::{Barrier, Notify};
 
@@ -697,15 +702,17 @@ async fn an_observer_that_panics_hurts_nobody() {
 }
 
 /// Takes so many events, then the disk is full.
-struct FullAfter(usize);
+struct FullAfter(AtomicUsize);
 
 impl Journal for FullAfter {
-    fn append(&mut self, _: &RunEvent) -> std::io::Result<()> {
-        self.0 = self
+    fn append(&self, _: &RunEvent) -> BoxFuture<'static, std::io::Result<()>> {
+        let room = self
             .0
-            .checked_sub(1)
-            .ok_or(std::io::ErrorKind::StorageFull)?;
-        Ok(())
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |room| {
+                room.checked_sub(1)
+            });
+        let kept = room.map(|_| ()).map_err(|_| ErrorKind::StorageFull.into());
+        ready(kept).boxed()
     }
 }
 
@@ -724,7 +731,7 @@ async fn a_call_that_cannot_be_recorded_is_not_started() {
         let model = scripted(json!([calls(&[("a", "echo", json!({}))]), says("done")]));
         let agent = agent(&model, [counting]);
         let (stopper, signal) = Stopper::new();
-        let journal = Box::new(FullAfter(room));
+        let journal = Arc::new(FullAfter(AtomicUsize::new(room)));
         let result = agent
             .run_until(vec![Message::user("go")], stopper, signal, Some(journal))
             .await;

@@ -113,13 +113,14 @@ fn values_do_no_io_and_read_no_clock() {
 }
 
 /// What a module may use, besides values and itself; the map's order, from the bottom.
-const MAY_USE: [(&str, &[&str]); 15] = [
+const MAY_USE: [(&str, &[&str]); 16] = [
     ("approvals", &[]),
     ("http", &[]),
     ("provider", &["http"]),
     ("policy", &["config"]),
     ("sandbox", &["policy", "http"]),
     ("peers", &["policy", "sandbox", "http"]),
+    ("storage", &["approvals"]),
     // Settings end in the values that mechanisms are set up with.
     ("config", &["provider", "sandbox", "peers"]),
     ("registry", &["sandbox", "policy", "provider", "peers"]),
@@ -132,6 +133,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
             "provider",
             "registry",
             "sandbox",
+            "storage",
         ],
     ),
     ("shipped", &[]),
@@ -151,7 +153,10 @@ const MAY_USE: [(&str, &[&str]); 15] = [
         ],
     ),
     ("mcp", &["agent", "approvals", "registry"]),
-    ("server", &["agent", "approvals", "config", "registry"]),
+    (
+        "server",
+        &["agent", "approvals", "config", "registry", "storage"],
+    ),
     (
         "cli",
         &[
@@ -167,6 +172,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
             "sdk_sources",
             "server",
             "shipped",
+            "storage",
         ],
     ),
 ];

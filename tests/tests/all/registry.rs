@@ -91,7 +91,10 @@ async fn tools_of_one_name_are_told_apart_whatever_the_order_of_their_files() {
             call("2", "z__echo", json!({"text": "from z"})),
         ];
         let records = run_calls(&calls, &registry, &Deps::default()).await;
-        let texts: Vec<_> = records.iter().map(|record| record.result.text()).collect();
+        let texts: Vec<_> = records
+            .iter()
+            .map(|record| record.traced.result.text())
+            .collect();
         assert_eq!(texts, ["from a", "from z"]);
     }
 }
@@ -170,6 +173,6 @@ async fn calls_on_one_folder_keep_their_order() {
             matches!(pair[0].outcome, ToolOutcome::Answered(_)),
             "{pair:?}"
         );
-        assert_eq!(pair[1].result.text(), n.to_string());
+        assert_eq!(pair[1].traced.result.text(), n.to_string());
     }
 }

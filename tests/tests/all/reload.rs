@@ -100,7 +100,7 @@ fn put(path: &Path, bytes: &[u8]) {
 async fn call(registry: &Registry, tool: &str, input: Value) -> Result<String, String> {
     let call = ToolUse::new("call", tool, input).unwrap();
     let records = run_calls(&[call.into()], registry, &Deps::default()).await;
-    let result = &records[0].result;
+    let result = &records[0].traced.result;
     match result.is_error {
         false => Ok(result.text()),
         true => Err(result.text()),

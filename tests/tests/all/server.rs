@@ -18,6 +18,7 @@ use agentloop_tests::{
     guests,
     http_client::{Answer, Request, read_answer},
     servers::Authority,
+    storage,
 };
 use axum::{Router, routing::any};
 use serde_json::{Value, json};
@@ -129,6 +130,7 @@ fn server_of(registry: Registry, deps: Deps, access: Access, bounds: Bounds) -> 
         deps,
         access,
         bounds,
+        store: storage::fresh(),
         agents: Arc::new(|| Err("no model is named".to_owned())),
         remember: None,
     })
@@ -140,6 +142,7 @@ async fn serving_of(agents: NewAgent) -> Serving {
         deps: Deps::default(),
         access: Access::open(),
         bounds: Bounds::default(),
+        store: storage::fresh(),
         agents,
         remember: None,
     });

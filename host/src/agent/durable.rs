@@ -1,0 +1,368 @@
+//! Runs that are kept in storage: what they were asked for, how they are written down, how they are read again, and
+//! questions that wait for a person for as long as it takes.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::{FutureExt as _, future::BoxFuture};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    agent::{ToolLoop, record::Journal, resume::Resumed, run::RunLimits},
+    approvals::{Answer, ApprovalRequest, Approver, ApproverFailed},
+    config::permissions::{InvalidRule, ToolPattern},
+    event::RunEvent,
+    ids::RunId,
+    storage::{Fate, Keep, Lease, Question, RunStore, StorageError, StoredRun, now_ms},
+    transcript::Message,
+};
+
+/// How long a question waits for an answer unless told otherwise.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Events that are read at once.
+const PAGE: usize = 1000;
+/// What pieces of text, progress and log lines one driving of a run keeps, in bytes. The whole text is in the
+/// messages.
+const MAX_PASSING_BYTES: usize = 4 << 20;
+/// Of what a run is about, in characters.
+const MAX_TITLE_CHARS: usize = 200;
+
+/// What a run was asked for: all of it that is not the operator's settings.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunSpec {
+    pub messages: Vec<Message>,
+    pub model: String,
+    pub system: Option<String>,
+    /// Only these tools; `None` is all of them.
+    pub tools: Option<Vec<String>>,
+    pub limits: RunLimits,
+    pub wall_time: Option<Duration>,
+}
+
+impl RunSpec {
+    /// As `agent` would begin it with these messages.
+    pub fn of(agent: &ToolLoop, messages: Vec<Message>) -> Self {
+        Self {
+            messages,
+            model: agent.model.clone(),
+            system: agent.system.clone(),
+            tools: None,
+            limits: agent.limits,
+            wall_time: agent.wall_time,
+        }
+    }
+
+    /// Makes an agent of the operator's settings the one of this run.
+    pub fn applied_to(&self, mut agent: ToolLoop) -> Result<ToolLoop, InvalidRule> {
+        agent.model.clone_from(&self.model);
+        agent.system.clone_from(&self.system);
+        agent.limits = self.limits;
+        agent.wall_time = self.wall_time;
+        if let Some(tools) = &self.tools {
+            let patterns: Vec<ToolPattern> = tools
+                .iter()
+                .map(|text| ToolPattern::parse(text))
+                .collect::<Result<_, _>>()?;
+            let wanted = |name: &str| patterns.iter().any(|pattern| pattern.matches(name));
+            // What was asked for is what there is now.
+            let now = agent.registry.now();
+            agent.registry = Arc::new(now.filtered(|tool| wanted(&tool.rule_name))).into();
+        }
+        Ok(agent)
+    }
+
+    /// The beginning of the newest request, on one line.
+    pub fn title(&self) -> String {
+        let text = self.messages.iter().rev().find_map(Message::last_text);
+        let mut title = String::new();
+        for word in text.unwrap_or_default().split_whitespace() {
+            if !title.is_empty() {
+                title.push(' ');
+            }
+            title.push_str(word);
+            if title.chars().count() > MAX_TITLE_CHARS {
+                return title.chars().take(MAX_TITLE_CHARS).chain(['…']).collect();
+            }
+        }
+        title
+    }
+}
+
+/// A stored run can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error("what run {run} was asked for can't be read: {why}")]
+    Spec { run: RunId, why: String },
+}
+
+/// What a stored run was asked for.
+pub fn spec(run: &StoredRun) -> Result<RunSpec, Unreadable> {
+    RunSpec::deserialize(&run.spec).map_err(|error| Unreadable::Spec {
+        run: run.id,
+        why: error.to_string(),
+    })
+}
+
+/// A stored run as its events tell it.
+pub async fn replayed(
+    store: &dyn RunStore,
+    run: &StoredRun,
+    spec: &RunSpec,
+) -> Result<Resumed, StorageError> {
+    let mut resumed = Resumed::new(spec.limits, spec.messages.clone());
+    let mut next = 0;
+    while next < run.next_seq {
+        let events = store.read(run.number, next, PAGE).await?;
+        let Some(last) = events.last() else { break };
+        next = last.seq + 1;
+        for stored in &events {
+            resumed.apply(&stored.event);
+        }
+    }
+    Ok(resumed)
+}
+
+/// Writes a run's events to where it is kept.
+pub struct LeaseJournal {
+    store: Arc<dyn RunStore>,
+    lease: Arc<Lease>,
+    passing_bytes: AtomicUsize,
+}
+
+impl LeaseJournal {
+    pub fn new(store: Arc<dyn RunStore>, lease: Arc<Lease>) -> Self {
+        Self {
+            store,
+            lease,
+            passing_bytes: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Journal for LeaseJournal {
+    fn append(&self, event: &RunEvent) -> BoxFuture<'static, io::Result<()>> {
+        let keep = match event {
+            // Nothing follows from these that their crash would not undo as well.
+            RunEvent::RunStarted { .. }
+            | RunEvent::TurnStarted { .. }
+            | RunEvent::CallRequested { .. }
+            | RunEvent::CallQueued { .. }
+            | RunEvent::OutputCut { .. }
+            | RunEvent::Noted { .. }
+            | RunEvent::TextStreamed { .. }
+            | RunEvent::ReasoningStreamed { .. }
+            | RunEvent::ToolUseStreamed { .. }
+            | RunEvent::ModelRetried { .. }
+            | RunEvent::CallProgressed { .. }
+            | RunEvent::CallLogged { .. } => Keep::Lazily,
+            RunEvent::TurnEnded { .. }
+            | RunEvent::ApprovalRequested { .. }
+            | RunEvent::ApprovalAnswered { .. }
+            | RunEvent::CallStarted { .. }
+            | RunEvent::CallEnded { .. }
+            | RunEvent::RunEnded { .. }
+            | RunEvent::RunContinued { .. } => Keep::Durably,
+        };
+        let kept = self.store.append(&self.lease, event, keep);
+        kept.map(|kept| kept.map_err(to_io)).boxed()
+    }
+
+    fn pass(&self, event: &RunEvent) {
+        let bytes = passing_bytes(event);
+        if self.passing_bytes.fetch_add(bytes, Ordering::Relaxed) > MAX_PASSING_BYTES {
+            return;
+        }
+        // Nobody waits for it, so that its future has nothing to tell.
+        drop(self.store.append(&self.lease, event, Keep::Passing));
+    }
+}
+
+/// The size of what is there to be watched and is no part of the record.
+fn passing_bytes(event: &RunEvent) -> usize {
+    /// Of an event itself.
+    const OWN: usize = 100;
+    let text = match event {
+        RunEvent::TextStreamed { text }
+        | RunEvent::ReasoningStreamed { text }
+        | RunEvent::CallLogged { text, .. }
+        | RunEvent::Noted { text } => text.len(),
+        RunEvent::ToolUseStreamed { name } => name.len(),
+        RunEvent::CallProgressed { message, .. } => message.as_deref().unwrap_or_default().len(),
+        RunEvent::ModelRetried { error, .. } => error.len(),
+        RunEvent::RunStarted { .. }
+        | RunEvent::TurnStarted { .. }
+        | RunEvent::TurnEnded { .. }
+        | RunEvent::CallRequested { .. }
+        | RunEvent::ApprovalRequested { .. }
+        | RunEvent::ApprovalAnswered { .. }
+        | RunEvent::CallQueued { .. }
+        | RunEvent::CallStarted { .. }
+        | RunEvent::CallEnded { .. }
+        | RunEvent::OutputCut { .. }
+        | RunEvent::RunEnded { .. }
+        | RunEvent::RunContinued { .. } => 0,
+    };
+    text + OWN
+}
+
+fn to_io(error: StorageError) -> io::Error {
+    let kind = match error {
+        StorageError::Full { .. } => io::ErrorKind::StorageFull,
+        StorageError::Fenced | StorageError::TooNew(_) | StorageError::Failed { .. } => {
+            io::ErrorKind::Other
+        }
+    };
+    io::Error::new(kind, error)
+}
+
+/// Whether another process drives the run now.
+pub fn is_fenced(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|error| error.downcast_ref());
+    matches!(inner, Some(StorageError::Fenced))
+}
+
+/// Asks through storage: whoever can reach it may answer, and the question outlives this process.
+pub struct StoredApprover {
+    pub store: Arc<dyn RunStore>,
+    /// `None`: calls of a client's own, whose questions go when they do.
+    pub run: Option<RunId>,
+    pub answer_within: Duration,
+    /// What was allowed for good from then on is in no settings of this process yet. Milliseconds since 1970.
+    pub since_ms: u64,
+}
+
+impl StoredApprover {
+    fn question(&self, request: &ApprovalRequest) -> Result<Question, ApproverFailed> {
+        let id = RunId::random()
+            .map_err(|error| ApproverFailed(format!("this system gives no randomness: {error}")))?;
+        let mut exactly = serde_json::json!([
+            self.run
+                .map_or_else(|| id.to_string(), |run| run.to_string()),
+            request.call,
+            request.rule_name,
+            request.digest,
+        ]);
+        exactly.sort_all_objects();
+        let asked_ms = now_ms();
+        let within = u64::try_from(self.answer_within.as_millis()).unwrap_or(u64::MAX);
+        Ok(Question {
+            id: id.to_string(),
+            run: self.run,
+            fingerprint: Sha256::digest(exactly.to_string()).into(),
+            request: request.clone(),
+            asked_ms,
+            expires_ms: asked_ms.saturating_add(within),
+        })
+    }
+
+    /// Asks, unless an earlier answer holds.
+    pub async fn asked(&self, request: &ApprovalRequest) -> Result<Asked, ApproverFailed> {
+        let same = |earlier: &ApprovalRequest| {
+            earlier.rule_name == request.rule_name && earlier.digest == request.digest
+        };
+        let question = self.question(request)?;
+        let asked = async {
+            let standing = self.store.standing(self.run, self.since_ms).await?;
+            if standing.iter().any(same) {
+                return Ok(Asked {
+                    id: question.id,
+                    answer: Some(Answer::ForThisRun),
+                });
+            }
+            let question = self.store.ask(question).await?;
+            Ok(Asked {
+                id: question.id,
+                answer: None,
+            })
+        };
+        asked.await.map_err(not_kept)
+    }
+
+    /// Waits for the answer.
+    pub async fn answer(&self, question: &str) -> Result<Answer, ApproverFailed> {
+        let mut changes = self.store.changes();
+        let deny = |why: &str| {
+            Ok(Answer::Deny {
+                reason: Some(why.to_owned()),
+            })
+        };
+        loop {
+            changes.mark_unchanged();
+            match self.store.fate(question).await.map_err(not_kept)? {
+                Some(Fate::Decided(decided)) => return Ok(decided.answer),
+                Some(Fate::Open) => {}
+                Some(Fate::Expired) => return deny("nobody answered in time"),
+                Some(Fate::Withdrawn) | None => return deny("the question was withdrawn"),
+            }
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Writes down what a person has answered in another way.
+    pub async fn answered_here(
+        &self,
+        question: &str,
+        answer: &Answer,
+    ) -> Result<(), ApproverFailed> {
+        let decided = self
+            .store
+            .decide(question, answer.clone(), "terminal")
+            .await;
+        // Whoever was first elsewhere was asked the same, and this call waits for one answer only.
+        decided.map(|_| ()).map_err(not_kept)
+    }
+}
+
+/// A question that is asked.
+#[derive(Debug)]
+pub struct Asked {
+    pub id: String,
+    /// What an earlier answer says.
+    pub answer: Option<Answer>,
+}
+
+fn not_kept(error: StorageError) -> ApproverFailed {
+    ApproverFailed(format!("the question can't be kept: {error}"))
+}
+
+#[async_trait]
+impl Approver for StoredApprover {
+    async fn approve(&self, request: &ApprovalRequest) -> Result<Answer, ApproverFailed> {
+        let asked = self.asked(request).await?;
+        if let Some(answer) = asked.answer {
+            return Ok(answer);
+        }
+        let _withdrawn = Withdraws {
+            store: self.run.is_none().then_some(&self.store),
+            id: &asked.id,
+        };
+        self.answer(&asked.id).await
+    }
+}
+
+/// A call that no longer waits takes its question with it.
+struct Withdraws<'a> {
+    store: Option<&'a Arc<dyn RunStore>>,
+    id: &'a str,
+}
+
+impl Drop for Withdraws<'_> {
+    fn drop(&mut self) {
+        if let (Some(store), Ok(runtime)) = (self.store, tokio::runtime::Handle::try_current()) {
+            let (store, id) = (Arc::clone(store), self.id.to_owned());
+            runtime.spawn(async move { store.withdraw(&id).await });
+        }
+    }
+}
