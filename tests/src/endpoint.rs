@@ -30,7 +30,6 @@ pub enum Api {
 }
 
 /// A running endpoint; it ends when it is dropped.
-#[derive(Debug)]
 pub struct Endpoint {
     api: Api,
     origin: String,
@@ -50,10 +49,14 @@ pub struct Recorded {
     pub refused: Option<String>,
 }
 
-#[derive(Debug)]
+/// Finds the answer to a request's body.
+type Answering = Box<dyn Fn(&Value) -> Option<Answer> + Send>;
+
 struct Shared {
     api: Api,
     answers: VecDeque<Answer>,
+    /// Instead of `answers`.
+    answering: Option<Answering>,
     requests: Vec<Recorded>,
     /// Blocks as they were sent, which have to come back as they are.
     sealed: Vec<String>,
@@ -79,6 +82,7 @@ impl Endpoint {
         let shared = Arc::new(Mutex::new(Shared {
             api,
             answers: answers.into_iter().collect(),
+            answering: None,
             requests: Vec::new(),
             sealed: Vec::new(),
         }));
@@ -93,6 +97,13 @@ impl Endpoint {
             shared,
             server,
         }
+    }
+
+    /// Speaks the Anthropic Messages API, and says the same to whoever asks the same, as often as they ask.
+    pub fn stateless(answering: impl Fn(&Value) -> Option<Answer> + Send + 'static) -> Self {
+        let endpoint = Self::anthropic([]);
+        lock(&endpoint.shared).answering = Some(Box::new(answering));
+        endpoint
     }
 
     /// What a provider takes as its base URL.
@@ -128,6 +139,14 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         self.server.abort();
     }
+}
+
+/// How many replies the conversation in a request has.
+pub fn n_replies(body: &Value) -> usize {
+    let messages = body["messages"].as_array().into_iter().flatten();
+    messages
+        .filter(|message| message["role"] == "assistant")
+        .count()
 }
 
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
@@ -444,7 +463,10 @@ fn take(
     let body: Value = parsed.unwrap_or_default();
     let streamed = body["stream"] == true;
     let answer = checked.and_then(|()| {
-        let left = shared.answers.pop_front();
+        let left = match &shared.answering {
+            None => shared.answers.pop_front(),
+            Some(answering) => answering(&body),
+        };
         left.ok_or((400, "the test has no answer left".to_owned()))
     });
     shared.requests.push(Recorded {

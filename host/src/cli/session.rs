@@ -125,12 +125,10 @@ impl Session {
             .await;
         // With it goes the wait for a second signal, which would end a later run of the session.
         watch.abort();
-        match (&left, &self.store, &lease) {
-            (Left::WaitsForPerson | Left::NotRecorded { .. }, Some(store), Some(lease)) => {
-                // A disk that is full keeps it from being said; then the end of this process says it.
-                let _ = store.release(lease).await;
-            }
-            _ => {}
+        let is_left = matches!(left, Left::WaitsForPerson | Left::NotRecorded { .. });
+        if let (true, Some(store), Some(lease)) = (is_left, &self.store, &lease) {
+            // A disk that is full keeps it from being said; then the end of this process says it.
+            let _ = store.release(lease).await;
         }
         match (&self.store, &left) {
             (Some(_), _) => self.at = At::Stored,

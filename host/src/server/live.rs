@@ -146,7 +146,9 @@ impl Runs {
             Submitted::New(lease) => lease,
         };
         let run = lease.run.clone();
-        place.map(Place::keep);
+        if let Some(place) = place {
+            place.keep();
+        }
         let resumed = Resumed::new(spec.limits, spec.messages);
         self.go(lease, agent, resumed, Stopper::new(), None);
         Ok((run, true))

@@ -17,6 +17,8 @@ use agentloop_tests::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+mod kept;
+
 /// No command takes so long, on a machine under load and with nothing compiled.
 const PATIENCE: Duration = Duration::from_secs(150);
 /// Stands in the environment of every command, and must never come out.
@@ -1383,8 +1385,9 @@ fn every_command_of_the_readme_is_accounted_for() {
     const MODEL: &str = "needs a model that has to be downloaded";
     const TOOL: &str = "`authoring.rs` makes, builds and calls a tool";
     const SERVER: &str = "`server.rs` and `server/program.rs` list and call over HTTP";
+    const KEPT: &str = "`a_call_is_answered_from_another_terminal_days_later`";
     const SHELL: &str = "a command of the shell's";
-    const SHOWN: [(&str, &str); 19] = [
+    const SHOWN: [(&str, &str); 22] = [
         (
             "rustup target add wasm32-wasip2 && cargo run -- demo",
             "`the_demo_shows_a_kill_a_refusal_and_naps_that_overlap`",
@@ -1437,6 +1440,9 @@ fn every_command_of_the_readme_is_accounted_for() {
             r#"curl -H 'content-type: application/json' -d '{"arguments": {"expression": "2^10"}}' http://127.0.0.1:8720/v1/tools/calculate/call"#,
             SERVER,
         ),
+        (r#"agentloop-host run --unattended "Tidy my notes""#, KEPT),
+        ("agentloop-host approvals", KEPT),
+        ("agentloop-host run --resume last", KEPT),
     ];
     let readme = include_str!("../../../README.md");
     let blocks = readme.split("\n```sh\n").skip(1);

@@ -297,13 +297,7 @@ async fn a_question_waits_without_a_host_and_its_answer_is_for_this_very_call() 
         let journal = Arc::new(LeaseJournal::new(Arc::clone(&store), Arc::clone(&lease)));
         let (stopper, signal) = Stopper::new();
         let left = agent
-            .go_on(
-                resumed,
-                stopper,
-                signal,
-                vec![journal],
-                Some(Duration::ZERO),
-            )
+            .go_on(resumed, stopper, signal, vec![journal], Some(GRACE))
             .await;
         if let Left::WaitsForPerson = left {
             store.release(&lease).await.unwrap();

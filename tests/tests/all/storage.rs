@@ -342,7 +342,7 @@ async fn many_writers_and_readers_at_once() {
             let lease = Arc::new(begun(&**store).await);
             let number = lease.run.number;
             // Read through the other process.
-            let reader = if n % 2 == 0 { &elsewhere } else { &store };
+            let reader = if n % 2 == 0 { &elsewhere } else { store };
             let (writer, reader) = (Arc::clone(store), Arc::clone(reader));
             tasks.push(tokio::spawn(async move {
                 let appended = (0..EVENTS).map(|n| {
