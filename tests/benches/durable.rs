@@ -1,5 +1,6 @@
 //! What it costs to keep runs: durable steps a second, one after another and from many runs at once, beside what this
 //! disk takes for one flush; whole runs that are kept; and readers of them. `cargo bench -p agentloop-tests --bench durable`
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a bench may panic")]
 
 use std::{
     fs::File,
