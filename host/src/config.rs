@@ -322,21 +322,10 @@ impl Settings {
     }
 }
 
-/// A piece of somebody's text, fit for a message: bounded, and with control and direction characters
-/// escaped.
+/// A piece of somebody's text, fit for a message.
 fn shown(text: &str) -> String {
-    const MAX_CHARS: usize = 200;
-    let mut shown: String = text.chars().take(MAX_CHARS).flat_map(shown_char).collect();
-    if text.chars().nth(MAX_CHARS).is_some() {
-        shown.push('…');
-    }
-    shown
-}
-
-fn shown_char(c: char) -> impl Iterator<Item = char> {
-    let plain = matches!(c, '\\' | '\'' | '"').then_some(c);
-    let escaped = plain.is_none().then(|| c.escape_debug());
-    plain.into_iter().chain(escaped.into_iter().flatten())
+    const MAX_BYTES: usize = 200;
+    crate::harmless::shown(text, MAX_BYTES, false)
 }
 
 /// Replaces a file in one step: a reader sees the old content or the new one, also after a crash.

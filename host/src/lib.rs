@@ -7,6 +7,7 @@
 //! |---|---|
 //! | **values** | plain data: no I/O, no clock, no wire format |
 //! | [`ids`] | names and identifiers, valid once built |
+//! | [`harmless`] | what others wrote, made fit for a person's eyes |
 //! | [`transcript`] | the conversation, and the rule that each `tool_use` has one `tool_result`; `repair` mends foreign ones |
 //! | [`tool`] | what is known of a tool, a call, and the closed set of ways in which a call can end |
 //! | [`capability`] | what a tool may reach: requests, grants, and where the two meet; limits |
@@ -48,6 +49,7 @@
 
 pub mod capability;
 pub mod event;
+pub mod harmless;
 pub mod ids;
 pub mod tool;
 pub mod transcript;

@@ -17,7 +17,6 @@ mod metadata;
 mod output;
 mod refusal;
 mod store;
-mod text;
 mod wasi;
 
 use std::{
@@ -30,7 +29,6 @@ use std::{
 
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
-pub(crate) use self::text::shown;
 use self::{
     cache::Cache,
     call::Running,

@@ -1,5 +1,6 @@
 //! What reaches a person's terminal. Text of tools, models and endpoints is made harmless first.
 
+pub use crate::harmless::{harmless, one_line};
 use std::io::{self, IsTerminal as _};
 
 use console::Style;
@@ -71,58 +72,4 @@ pub fn strong() -> Style {
 
 pub fn dim() -> Style {
     Style::new().for_stderr().dim()
-}
-
-/// The text with everything escaped that could move the cursor, change colours, or turn the reading
-/// direction around. Line breaks and tabs stay.
-pub fn harmless(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => out.push(c),
-            c if c.is_control() || turns_direction(c) => out.extend(c.escape_unicode()),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
-/// As [`harmless`], on one line and at most `max_chars` long.
-pub fn one_line(text: &str, max_chars: usize) -> String {
-    let text = text.trim().replace(['\n', '\t'], " ");
-    let mut out = harmless(&text);
-    if out.chars().count() > max_chars {
-        out = out.chars().take(max_chars.saturating_sub(1)).collect();
-        out.push('…');
-    }
-    out
-}
-
-fn turns_direction(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_that_steers_a_terminal_gets_through() {
-        let nasty = "a\u{1b}[2Jb\rc\u{7}d\u{202e}e\u{9b}f\u{0}";
-        let shown = harmless(nasty);
-        assert!(
-            shown
-                .chars()
-                .all(|c| !c.is_control() && !turns_direction(c)),
-            "{shown}"
-        );
-        assert_eq!(harmless("plain é 😀\n\ttext"), "plain é 😀\n\ttext");
-    }
-
-    #[test]
-    fn a_line_stays_a_line_and_within_its_length() {
-        assert_eq!(one_line("a\nb\tc", 10), "a b c");
-        assert_eq!(one_line("abcdef", 4), "abc…");
-        assert_eq!(one_line("äöüß", 4), "äöüß");
-    }
 }

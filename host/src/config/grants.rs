@@ -7,7 +7,7 @@ use super::{
     layers::Context,
     node::{Node, Value},
     origin::{Fault, nearest},
-    shown, shown_char,
+    shown,
 };
 use crate::capability::{Access, FolderGrant, HttpGrant, OriginPattern};
 
@@ -182,7 +182,7 @@ pub(super) fn http(node: &Node, key: &str, cx: &mut Context) -> Option<HttpGrant
         Ok(origin) => Some(HttpGrant { origin, methods }),
         Err(error) => {
             // the error quotes the file
-            let error: String = error.to_string().chars().flat_map(shown_char).collect();
+            let error = crate::harmless::harmless(&error.to_string());
             cx.faults.push(origin.fault(format!("`{key}`: {error}")));
             None
         }

@@ -226,5 +226,5 @@ fn size(block: &Content) -> usize {
 
 /// A server's text on its way into a message.
 pub(super) fn shown(text: &str) -> String {
-    crate::sandbox::shown(text, TRAP_TEXT_BYTES / 2, false)
+    crate::harmless::shown(text, TRAP_TEXT_BYTES / 2, false)
 }

@@ -9,10 +9,10 @@ use super::{
     bindings::agentloop::tool::types::{self as wit, CallError},
     limits::TRAP_TEXT_BYTES,
     output::GuestOutput,
-    text::shown,
 };
 use crate::{
     capability::Limits,
+    harmless::shown,
     tool::{Content, Effects, Refusal, ResourceBody, ToolOutcome},
 };
 

@@ -1,5 +1,6 @@
 //! What a file is, without compiling or running anything of it.
 
+use crate::harmless::shown;
 use std::sync::Arc;
 
 use wasmparser::{ComponentExternalKind, ComponentTypeRef, Encoding, Parser, Payload, TypeBounds};
@@ -9,7 +10,6 @@ use super::{
     kinds::{self, DocsSections, Manifest, Offer},
     limits::MAX_COMPONENT_BYTES,
     metadata::{self, Definitions, MetadataError, SECTION},
-    text::shown,
 };
 use crate::{capability::Request, ids::ComponentDigest};
 

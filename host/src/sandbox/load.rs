@@ -22,7 +22,7 @@ use super::{
     metadata::{self, Definitions},
     output::GuestOutput,
     store::{self, StoreLimits},
-    text, wasi,
+    wasi,
 };
 use crate::{
     capability::{Limits, Reach},
@@ -325,7 +325,7 @@ fn compiled(
     let component =
         wasmtime::component::Component::from_binary(&guest.engine, wasm).map_err(|e| {
             LoadError::Compile {
-                why: text::shown(&format!("{e:#}"), 1000, false),
+                why: crate::harmless::shown(&format!("{e:#}"), 1000, false),
             }
         })?;
     if let Some(cache) = cache {
@@ -352,7 +352,7 @@ fn linked(
         .instantiate_pre(component)
         .and_then(|pre| Kind::link(pre, offer))
         .map_err(|e| LoadError::Link {
-            why: text::shown(&format!("{e:#}"), 1000, false),
+            why: crate::harmless::shown(&format!("{e:#}"), 1000, false),
         })?;
     Ok(Linked {
         guest,

@@ -12,10 +12,10 @@ use super::{
         DESCRIPTION_BYTES, METADATA_BYTES, REASON_BYTES, REQUESTS_PER_TOOL, SCHEMA_BYTES,
         TITLE_BYTES, TOOLS_PER_COMPONENT,
     },
-    text::shown,
 };
 use crate::{
     capability::{Access, Capability, OriginPattern, Request},
+    harmless::shown,
     ids::ToolName,
     tool::{Annotations, ToolDefinition},
 };

@@ -1,6 +1,7 @@
 //! What a guest says while it runs: log lines, standard output and error, progress. Bounded together, so that
 //! no guest floods a terminal, a log or the host's memory.
 
+use crate::harmless::shown;
 use std::{
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,7 +18,6 @@ use wasmtime_wasi::{
 use super::{
     GuestListener,
     limits::{LINE_BYTES, LINES, LINES_BYTES, PROGRESS_REPORTS},
-    text::shown,
 };
 use crate::event::LogLevel;
 

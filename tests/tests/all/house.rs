@@ -92,7 +92,14 @@ fn nothing_but_policy_makes_an_authorised_call_and_nothing_but_the_agent_consent
 
 #[test]
 fn values_do_no_io_and_read_no_clock() {
-    let values = ["capability", "event", "ids", "tool", "transcript"];
+    let values = [
+        "capability",
+        "event",
+        "harmless",
+        "ids",
+        "tool",
+        "transcript",
+    ];
     let absent = [
         "std::fs",
         "std::net",
@@ -179,7 +186,14 @@ const MAY_USE: [(&str, &[&str]); 16] = [
 
 #[test]
 fn modules_use_only_what_stands_below_them() {
-    let values = ["capability", "event", "ids", "tool", "transcript"];
+    let values = [
+        "capability",
+        "event",
+        "harmless",
+        "ids",
+        "tool",
+        "transcript",
+    ];
     let modules: Vec<&str> = MAY_USE.iter().map(|(name, _)| *name).collect();
     for (file, text) in host_sources() {
         let own = module(&file);

@@ -1,6 +1,7 @@
 //! Components that are programs (`wasi:cli/run`), with a manifest that says how a call becomes arguments and
 //! standard input. There is no shell: what an argument says is one argument of the program.
 
+use crate::harmless::shown;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use wasmtime::{Store, component::InstancePre};
@@ -12,7 +13,6 @@ use super::{
         limits::TRAP_TEXT_BYTES,
         output::Captured,
         store::CallState,
-        text::shown,
     },
     Answer,
     manifest::{Manifest, Output},

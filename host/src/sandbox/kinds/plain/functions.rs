@@ -19,7 +19,6 @@ use super::{
     super::super::{
         limits::{DESCRIPTION_BYTES, SCHEMA_BYTES, TOOLS_PER_COMPONENT},
         metadata::{Definitions, MetadataError, SetAside},
-        text::shown,
     },
     docs::{self, Docs, bare},
     schema,
@@ -27,6 +26,7 @@ use super::{
 };
 use crate::{
     capability::{Capability, Request},
+    harmless::shown,
     ids::ToolName,
     tool::{Annotations, ToolDefinition},
 };

@@ -1,11 +1,9 @@
 //! WIT types as trees: written out, bounded, and without what can't be put into JSON.
 
+use crate::harmless::shown;
 use wit_parser::{Handle, Resolve, Type, TypeDefKind, TypeId, TypeOwner};
 
-use super::super::super::{
-    limits::{DESCRIPTION_BYTES, TYPE_DEPTH, TYPE_NODES},
-    text::shown,
-};
+use super::super::super::limits::{DESCRIPTION_BYTES, TYPE_DEPTH, TYPE_NODES};
 use super::docs::Docs;
 
 #[derive(Debug, Clone, PartialEq)]

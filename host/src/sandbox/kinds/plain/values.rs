@@ -4,8 +4,8 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Map, Number, Value};
 use wasmtime::component::Val;
 
-use super::super::super::text::shown;
 use super::shape::{Part, Shape};
+use crate::harmless::shown;
 
 /// A fault names its place and what is wanted there.
 pub(super) fn to_component(shape: &Shape, json: Value, at: &str) -> Result<Val, String> {
