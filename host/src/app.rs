@@ -10,7 +10,11 @@ use crate::{
         Deps, ToolLoop,
         run::{RepeatLimits, RunLimits},
     },
-    config::{self, MaxTokensField, ProviderName, Settings},
+    capability::Grants,
+    config::{
+        self, MaxTokensField, ProviderName, Settings,
+        lock::{Held, LockPlace, Standing},
+    },
     http::{ClientError, ClientSettings, model_client},
     ids::PluginName,
     peers::{self, Peer, PeerAt},
@@ -19,7 +23,7 @@ use crate::{
         Scripted,
     },
     registry::{
-        Registry, RegistryError, SetAside,
+        Plugin, Registry, RegistryError, SetAside,
         folder::{
             Folders, Loaded,
             watch::{Watching, watch},
@@ -85,12 +89,7 @@ impl App {
     /// Starts the sandbox and loads the plugins. A plugin that can't be loaded is set aside.
     pub async fn open(settings: Settings) -> Result<Self, AppError> {
         let sandbox = Sandbox::new(settings.sandbox.clone())?;
-        let operator = {
-            let settings = settings.clone();
-            move |name: &PluginName| (settings.grants_for(name), settings.operator_limits(name))
-        };
-        let folders = settings.plugin_dirs.clone();
-        let mut folders = Folders::new(folders, sandbox.clone(), operator);
+        let mut folders = folders(&settings, &sandbox);
         let (loaded, (offers, absent)) = tokio::join!(folders.read(), connect(&settings));
         let offers: Arc<[peers::Offer]> = offers.into();
         let (registry, told) = registry(&settings, &sandbox, &loaded, &offers)?;
@@ -105,6 +104,18 @@ impl App {
             offers,
             unwatched: Mutex::new(Some((folders, loaded))),
         })
+    }
+
+    /// The plugins of the settings' folders, whether what they are granted counts or not: their files, and what they
+    /// are.
+    pub async fn held(settings: &Settings) -> Result<Vec<(String, Held)>, AppError> {
+        let sandbox = Sandbox::new(settings.sandbox.clone())?;
+        let mut folders = folders(settings, &sandbox);
+        let loaded = folders.read().await;
+        let held = held(&loaded);
+        Ok(held
+            .map(|(plugin, held)| (plugin.file.clone(), held))
+            .collect())
     }
 
     /// From now on, until the answer is dropped, the registry follows what becomes of the plugins folders. `None`
@@ -217,6 +228,74 @@ impl App {
     }
 }
 
+fn folders(settings: &Settings, sandbox: &Sandbox) -> Folders {
+    let operator = {
+        let settings = settings.clone();
+        move |name: &PluginName| (settings.grants_for(name), settings.operator_limits(name))
+    };
+    Folders::new(settings.plugin_dirs.clone(), sandbox.clone(), operator)
+}
+
+/// The plugins as they are to be compared with what was granted.
+fn held(loaded: &Loaded) -> impl Iterator<Item = (&Plugin, Held)> {
+    loaded.plugins.iter().map(|plugin| {
+        let tools = plugin.component.definitions().iter();
+        let requests = tools.flat_map(|definition| &definition.requests);
+        let digest = plugin.component.digest();
+        (
+            plugin,
+            Held::new(&plugin.name, digest, requests, &plugin.grants),
+        )
+    })
+}
+
+/// Those plugins that are what was granted something, or that nothing is granted to; and why the others are not.
+/// What was never pinned is pinned now.
+fn admitted(place: &LockPlace, loaded: &Loaded) -> (Vec<Plugin>, Vec<SetAside>, Option<String>) {
+    let granted = |plugin: &Plugin| plugin.grants != Grants::default();
+    let mut lock = match loaded.plugins.iter().any(granted) {
+        false => return (loaded.plugins.clone(), Vec::new(), None),
+        true => place.read(),
+    };
+    let mut plugins = Vec::new();
+    let mut set_aside = Vec::new();
+    let mut is_news = false;
+    for (plugin, held) in held(loaded) {
+        if !granted(plugin) {
+            plugins.push(plugin.clone());
+            continue;
+        }
+        let fault = match &mut lock {
+            Ok(lock) => {
+                let standing = lock.standing(&held);
+                if matches!(standing, Standing::New | Standing::Regranted) {
+                    lock.pin(&held);
+                    is_news = true;
+                }
+                standing.fault(&held)
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        match fault {
+            None => plugins.push(plugin.clone()),
+            Some(why) => set_aside.push(SetAside {
+                what: plugin.file.clone(),
+                why,
+            }),
+        }
+    }
+    let saved = match &lock {
+        Ok(lock) if is_news => lock.save(),
+        Ok(_) | Err(_) => Ok(()),
+    };
+    let note = saved.err().map(|error| {
+        format!(
+            "{error}; so a change of a component that was granted something would not be noticed"
+        )
+    });
+    (plugins, set_aside, note)
+}
+
 /// What the MCP servers offer, and which of them are not there.
 async fn connect(settings: &Settings) -> (Vec<peers::Offer>, Vec<String>) {
     let http = ClientSettings {
@@ -250,8 +329,9 @@ fn registry(
     loaded: &Loaded,
     offers: &[peers::Offer],
 ) -> Result<(Registry, Vec<String>), RegistryError> {
-    let plugins = loaded.plugins.iter().cloned();
-    let registry = Registry::with_plugins([], plugins, Some(sandbox), loaded.set_aside.clone())?;
+    let (plugins, changed, note) = admitted(&settings.lock, loaded);
+    let set_aside = loaded.set_aside.iter().cloned().chain(changed).collect();
+    let registry = Registry::with_plugins([], plugins, Some(sandbox), set_aside)?;
     let registry = registry.with_peers(offers);
     let servers = settings.peers.iter().map(|peer| peer.name.clone());
     let plugins = loaded.plugins.iter().map(|plugin| plugin.name.clone());
@@ -263,6 +343,7 @@ fn registry(
         .collect();
     let mut notes = settings.notes_about(&names, &rule_names);
     let told = |set_aside: &SetAside| format!("{}: {}", set_aside.what, set_aside.why);
+    notes.extend(note);
     notes.extend(registry.set_aside().iter().map(told));
     let registry = registry.filtered(|tool| settings.shows_tool(&tool.rule_name));
     Ok((registry, notes))

@@ -7,6 +7,7 @@ pub mod completions;
 pub mod config;
 pub mod demo;
 pub mod exit;
+pub mod grants;
 pub mod import_policy;
 pub mod init;
 pub mod inspect;
@@ -121,6 +122,12 @@ pub enum Command {
     Check,
     /// Ask the rules about a call
     Permissions(permissions::PermissionsArgs),
+    /// List what each plugin requests and is granted, and whether that counts
+    Grants(grants::GrantsArgs),
+    /// Grant something to a plugin, or let it keep what it is granted although it has changed
+    Grant(grants::GrantArgs),
+    /// Take everything from a plugin that it is granted
+    Revoke(grants::RevokeArgs),
     /// Look at settings, and trust a project's
     Config(config::ConfigArgs),
     /// Print the JSON Schema of the lines that `--output stream-json` and `--trace` write
@@ -215,6 +222,9 @@ async fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Backup(args) => stored::backup(args).await?,
         Command::Check => stored::check().await?,
         Command::Permissions(args) => permissions::run(args, &cli.global).await?,
+        Command::Grants(args) => grants::grants(args, &cli.global).await?,
+        Command::Grant(args) => grants::grant(args, &cli.global).await?,
+        Command::Revoke(args) => grants::revoke(args, &cli.global).await?,
         Command::Config(args) => config::run(args, &cli.global)?,
         Command::Tools(args) => {
             let settings = config::settings_for_tools(&cli.global, cli.global.flags())?;

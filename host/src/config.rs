@@ -10,6 +10,7 @@ mod grants;
 mod key;
 mod keys;
 mod layers;
+pub mod lock;
 mod node;
 mod origin;
 pub mod permissions;
@@ -213,6 +214,8 @@ pub struct Settings {
     pub peers: Vec<PeerSettings>,
     /// The project file, or where it would be.
     pub project: ProjectFile,
+    /// Which components the grants are for.
+    pub lock: lock::LockPlace,
     /// What of the project file does not count, since nobody trusts it. Empty when it is trusted.
     pub withheld: Vec<Withheld>,
     /// What a person should know although nothing is wrong; a sentence each.

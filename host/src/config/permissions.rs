@@ -10,9 +10,9 @@ mod rule;
 
 use serde_json::{Map, Value};
 
-pub(in crate::config) use self::append::with_allow_rule;
+pub(in crate::config) use self::append::{with_allow_rule, with_grants, without_grants};
 pub use self::{
-    append::{AppendError, append_allow},
+    append::{AppendError, GrantLines, append_allow},
     rule::{InvalidRule, MAX_RULE_BYTES, Miss, Rule, ToolPattern},
 };
 

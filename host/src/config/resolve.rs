@@ -14,6 +14,7 @@ use super::{
     key::Entry,
     keys,
     layers::{Context, Layers},
+    lock::{LOCK_FILE, LockPlace},
     node::Node,
     origin::nearest,
     permissions::Permissions,
@@ -166,6 +167,20 @@ fn closed_to_tools(places: &Places) -> Vec<PathBuf> {
     .collect()
 }
 
+/// Beside the settings that count: a project's once it is trusted, the user's otherwise.
+fn lock_place(trusted: bool, inputs: &Inputs, project: &ProjectFile) -> LockPlace {
+    let is_projects = trusted && project.path.is_file();
+    let folder = match project.path.parent() {
+        Some(folder) if is_projects => folder,
+        Some(_) | None => &inputs.places.config_dir,
+    };
+    LockPlace {
+        path: folder.join(LOCK_FILE),
+        state_dir: inputs.places.state_dir.clone(),
+        is_written: !(is_projects && inputs.flags.trust),
+    }
+}
+
 fn read_all(layers: &mut Layers, inputs: &Inputs, project: ProjectFile) -> Settings {
     let provider = layers.value(&keys::PROVIDER);
     let model = layers
@@ -227,6 +242,7 @@ fn read_all(layers: &mut Layers, inputs: &Inputs, project: ProjectFile) -> Setti
         call_limits,
         permissions,
         peers,
+        lock: lock_place(layers.trusted, inputs, &project),
         project,
         withheld: std::mem::take(&mut layers.withheld),
         notes,

@@ -11,9 +11,12 @@ use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, value};
 
 use super::{
     node::MAX_FILE_BYTES,
-    permissions::{AppendError, InvalidRule, Rule, with_allow_rule},
+    permissions::{AppendError, InvalidRule, Rule, with_allow_rule, with_grants, without_grants},
     write_atomically,
 };
+use crate::ids::PluginName;
+
+pub use super::permissions::GrantLines;
 
 /// A project file as it was read, or the place where one could be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,6 +113,49 @@ impl TrustStore {
         })
     }
 
+    /// Adds grants to a trusted project file, under the conditions of [`append_allow`](Self::append_allow).
+    pub fn add_grants(
+        &self,
+        project: &mut ProjectFile,
+        plugin: &PluginName,
+        lines: &GrantLines,
+    ) -> Result<(), TrustError> {
+        self.edit(project, |path, text| with_grants(path, text, plugin, lines))
+    }
+
+    /// Takes all grants of a plugin out of a trusted project file. False: there were none.
+    pub fn remove_grants(
+        &self,
+        project: &mut ProjectFile,
+        plugin: &PluginName,
+    ) -> Result<bool, TrustError> {
+        let before = project.sha256.clone();
+        self.edit(project, |path, text| without_grants(path, text, plugin))?;
+        Ok(before != project.sha256)
+    }
+
+    /// Undoes an edit: `before` is what was there.
+    pub fn put_back(
+        &self,
+        project: &mut ProjectFile,
+        before: Option<&str>,
+    ) -> Result<(), TrustError> {
+        let path = project.path.clone();
+        let done = match before {
+            Some(text) => write_atomically(&path, text.as_bytes()),
+            None => fs::remove_file(&path),
+        };
+        done.map_err(|source| TrustError::Write {
+            path: path.clone(),
+            source,
+        })?;
+        *project = ProjectFile::new(path, before.unwrap_or_default().as_bytes());
+        match before {
+            Some(_) => self.trust(project),
+            None => Ok(()),
+        }
+    }
+
     /// Adds an allow rule to a trusted project file, and keeps trusting it: a person's "always". Where there is
     /// no project file one is made. Fails, with the file as it was, when the file is not trusted, since the
     /// rule would not count, or is no longer what was read.
@@ -117,6 +163,14 @@ impl TrustStore {
     /// An ask rule that speaks of the call still comes first, in later runs.
     pub fn append_allow(&self, project: &mut ProjectFile, rule: &str) -> Result<(), TrustError> {
         let rule = Rule::parse(rule)?;
+        self.edit(project, |path, text| with_allow_rule(path, text, &rule))
+    }
+
+    fn edit(
+        &self,
+        project: &mut ProjectFile,
+        edit: impl FnOnce(&Path, &str) -> Result<String, AppendError>,
+    ) -> Result<(), TrustError> {
         let path = project.path.clone();
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -132,7 +186,11 @@ impl TrustStore {
         if !has_nothing_to_distrust && !self.is_trusted(project)? {
             return Err(TrustError::NotTrusted { path });
         }
-        let text = with_allow_rule(&path, &text, &rule)?;
+        let edited = edit(&path, &text)?;
+        if edited == text {
+            return Ok(());
+        }
+        let text = edited;
         write_atomically(&path, text.as_bytes()).map_err(|source| TrustError::Write {
             path: path.clone(),
             source,

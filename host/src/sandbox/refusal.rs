@@ -8,23 +8,35 @@ use crate::{
 
 /// A complete sentence for [`Refusal::remedy`], with the lines to add.
 fn remedy(plugin: &PluginName, missing: &Capability) -> String {
-    let line = match missing {
+    let (flag, line) = match missing {
         Capability::Folder { path, access } => {
             let guest = if path == "*" { "/folder" } else { path };
-            let access = match access {
-                Access::Read => "",
-                Access::Write => ", access = \"write\"",
+            let (flag, access) = match access {
+                Access::Read => ("--read", ""),
+                Access::Write => ("--write", ", access = \"write\""),
             };
-            format!(
-                "folders = [{{ path = \"a folder of yours\", as = {}{access} }}]",
-                quoted(guest)
+            (
+                format!("{flag} A-FOLDER-OF-YOURS={}", in_shell(guest)),
+                format!(
+                    "folders = [{{ path = \"a folder of yours\", as = {}{access} }}]",
+                    quoted(guest)
+                ),
             )
         }
-        Capability::Http { origin, .. } => format!("http = [{}]", quoted(&origin.to_string())),
-        Capability::Environment { name } => format!("env = [{}]", quoted(name)),
+        Capability::Http { origin, .. } => {
+            let origin = origin.to_string();
+            (
+                format!("--http {}", in_shell(&origin)),
+                format!("http = [{}]", quoted(&origin)),
+            )
+        }
+        Capability::Environment { name } => (
+            format!("--env {}", in_shell(name)),
+            format!("env = [{}]", quoted(name)),
+        ),
     };
     format!(
-        "To allow it, add it to the plugin's grants in agentloop.toml:\n[grants.{plugin}]\n{line}"
+        "To allow it, run `agentloop-host grant {plugin} {flag}`, which adds to agentloop.toml:\n[grants.{plugin}]\n{line}"
     )
 }
 
@@ -72,6 +84,15 @@ pub(super) fn names_a_missing_file(message: &str) -> bool {
     ];
     let message = message.to_lowercase();
     SIGNS.iter().any(|sign| message.contains(sign))
+}
+
+/// As one word of a command line.
+fn in_shell(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+".contains(c);
+    match text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
 }
 
 /// As a TOML basic string.

@@ -17,6 +17,7 @@ use agentloop_tests::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+mod grants;
 mod kept;
 
 /// No command takes so long, on a machine under load and with nothing compiled.

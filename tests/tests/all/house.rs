@@ -262,3 +262,27 @@ fn the_map_names_every_module() {
         );
     }
 }
+
+#[test]
+fn nothing_that_a_model_or_a_tool_reaches_can_grant() {
+    let reachable = [
+        "agent", "mcp", "peers", "policy", "provider", "registry", "sandbox",
+    ];
+    let grants = [
+        "TrustStore",
+        "LockPlace",
+        "add_grants",
+        "append_allow",
+        ".pin(",
+        "write_atomically",
+    ];
+    for (file, text) in host_sources() {
+        if !reachable.contains(&module(&file)) {
+            continue;
+        }
+        let code = code(&text);
+        for word in grants {
+            assert!(!code.contains(word), "{file} names `{word}`");
+        }
+    }
+}

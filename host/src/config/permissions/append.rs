@@ -5,10 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use toml_edit::{Array, DocumentMut, Item, Table, Value};
+use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value};
 
 use super::{InvalidRule, Rule};
-use crate::config::write_atomically;
+use crate::{config::write_atomically, ids::PluginName};
 
 /// Why a rule could not be written. The file is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -17,13 +17,13 @@ pub enum AppendError {
     Rule(#[from] InvalidRule),
     #[error("cannot read `{}`", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("`{}` is not valid TOML; correct it, then allow the tool again", path.display())]
+    #[error("`{}` is not valid TOML; correct it, then try again", path.display())]
     Syntax {
         path: PathBuf,
         source: toml_edit::TomlError,
     },
     #[error(
-        "`{key}` in `{}` is not {wanted}; correct it, then allow the tool again", path.display()
+        "`{key}` in `{}` is not {wanted}; correct it, then try again", path.display()
     )]
     Shape {
         path: PathBuf,
@@ -64,10 +64,7 @@ pub(in crate::config) fn with_allow_rule(
     text: &str,
     rule: &Rule,
 ) -> Result<String, AppendError> {
-    let mut document: DocumentMut = text.parse().map_err(|source| AppendError::Syntax {
-        path: path.into(),
-        source,
-    })?;
+    let mut document = parsed(path, text)?;
     let shape = |key, wanted| AppendError::Shape {
         path: path.into(),
         key,
@@ -97,6 +94,123 @@ pub(in crate::config) fn with_allow_rule(
         push_in_style(allow, rule.as_str());
     }
     Ok(document.to_string())
+}
+
+/// What `grant` adds to the `[grants.NAME]` of a plugin.
+#[derive(Debug, Clone, Default)]
+pub struct GrantLines {
+    /// Path, guest path, and whether it may write.
+    pub folders: Vec<(String, String, bool)>,
+    /// Origin and methods.
+    pub http: Vec<(String, Vec<String>)>,
+    pub environment: Vec<String>,
+}
+
+impl GrantLines {
+    pub fn is_empty(&self) -> bool {
+        self.folders.is_empty() && self.http.is_empty() && self.environment.is_empty()
+    }
+
+    /// The lines as they would stand in a file that says nothing else of the plugin.
+    pub fn in_toml(&self, plugin: &PluginName) -> String {
+        with_grants(Path::new(""), "", plugin, self).unwrap_or_default()
+    }
+
+    fn values(&self) -> [(&'static str, Vec<Value>); 3] {
+        let folders = self.folders.iter().map(|(path, guest, writes)| {
+            let mut table = InlineTable::new();
+            table.insert("path", path.as_str().into());
+            table.insert("as", guest.as_str().into());
+            if *writes {
+                table.insert("access", "write".into());
+            }
+            table.into()
+        });
+        let http = self.http.iter().map(|(origin, methods)| {
+            if methods.is_empty() {
+                return origin.as_str().into();
+            }
+            let mut table = InlineTable::new();
+            table.insert("origin", origin.as_str().into());
+            let methods: Array = methods.iter().map(String::as_str).collect();
+            table.insert("methods", methods.into());
+            table.into()
+        });
+        let environment = self.environment.iter().map(|name| name.as_str().into());
+        [
+            ("folders", folders.collect()),
+            ("http", http.collect()),
+            ("env", environment.collect()),
+        ]
+    }
+}
+
+/// The text of a settings file with more grants for a plugin; what is granted already is not repeated.
+pub(in crate::config) fn with_grants(
+    path: &Path,
+    text: &str,
+    plugin: &PluginName,
+    lines: &GrantLines,
+) -> Result<String, AppendError> {
+    let mut document = parsed(path, text)?;
+    let shape = |key, wanted| AppendError::Shape {
+        path: path.into(),
+        key,
+        wanted,
+    };
+    let implicit = || {
+        let mut table = Table::new();
+        table.set_implicit(true);
+        Item::Table(table)
+    };
+    let grants = document
+        .entry("grants")
+        .or_insert_with(implicit)
+        .as_table_like_mut()
+        .ok_or_else(|| shape("grants", "a table"))?;
+    let own = grants
+        .entry(plugin.as_str())
+        .or_insert_with(|| Item::Table(Table::new()))
+        .as_table_like_mut()
+        .ok_or_else(|| shape("grants", "a table of tables"))?;
+    for (key, values) in lines.values() {
+        if values.is_empty() {
+            continue;
+        }
+        let list = own
+            .entry(key)
+            .or_insert_with(|| Item::Value(Value::Array(Array::new())))
+            .as_array_mut()
+            .ok_or_else(|| shape(key, "a list"))?;
+        for value in values {
+            let is_known = |known: &Value| known.to_string().trim() == value.to_string().trim();
+            if !list.iter().any(is_known) {
+                list.push(value);
+            }
+        }
+    }
+    Ok(document.to_string())
+}
+
+/// The text of a settings file without any grants for a plugin.
+pub(in crate::config) fn without_grants(
+    path: &Path,
+    text: &str,
+    plugin: &PluginName,
+) -> Result<String, AppendError> {
+    let mut document = parsed(path, text)?;
+    let grants = document.get_mut("grants").and_then(Item::as_table_like_mut);
+    if let Some(grants) = grants {
+        grants.remove(plugin.as_str());
+    }
+    Ok(document.to_string())
+}
+
+fn parsed(path: &Path, text: &str) -> Result<DocumentMut, AppendError> {
+    text.parse().map_err(|source| AppendError::Syntax {
+        path: path.into(),
+        source,
+    })
 }
 
 /// Pushes as the list is written: on a line of its own where the others have one. A comment that follows the
