@@ -14,6 +14,7 @@ pub mod result;
 pub mod resume;
 pub mod run;
 pub mod schedule;
+pub mod spans;
 mod standstill;
 pub mod stop;
 

@@ -23,6 +23,7 @@ mod session;
 pub mod show;
 mod signals;
 pub mod stored;
+mod telemetry;
 pub mod terminal;
 pub mod tools;
 pub mod trace;
@@ -34,7 +35,6 @@ use std::{
 };
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 
 use crate::{
     agent::RunError,
@@ -187,11 +187,6 @@ pub fn main() -> ExitCode {
         // A peer's faults are answered; they are no news of this host's.
         "warn,rmcp=error"
     };
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(console::colors_enabled_stderr())
-        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(log)))
-        .init();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -199,7 +194,12 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return report(&error.into()),
     };
+    let telemetry = match telemetry::start(log, runtime.handle()) {
+        Ok(telemetry) => telemetry,
+        Err(error) => return report(&error),
+    };
     let exit = runtime.block_on(dispatch(&cli));
+    drop(telemetry);
     // A prompt that waits for a line, or a closure of an embedder's, must not hold the program up.
     runtime.shutdown_background();
     match exit {

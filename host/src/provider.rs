@@ -147,6 +147,21 @@ pub enum ProviderErrorKind {
 }
 
 impl ProviderErrorKind {
+    /// A stable word for traces.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Auth => "auth",
+            Self::Request => "request",
+            Self::ContextTooLong => "context_too_long",
+            Self::Overloaded => "overloaded",
+            Self::Server => "server",
+            Self::Network => "network",
+            Self::Certificate => "certificate",
+            Self::Protocol => "protocol",
+            Self::Script => "script",
+        }
+    }
+
     pub fn is_retryable(self) -> bool {
         match self {
             Self::Overloaded | Self::Server | Self::Network | Self::Protocol => true,

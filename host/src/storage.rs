@@ -296,8 +296,14 @@ pub trait RunStore: Send + Sync + 'static {
     /// Changes when a question may have changed, or a run may have become ready.
     fn changes(&self) -> watch::Receiver<u64>;
 
-    /// Asks; or finds the open or decided question of the same run and fingerprint.
-    async fn ask(&self, question: Question) -> Result<Question, StorageError>;
+    /// Asks; or finds the open or decided question of the same run and fingerprint. `None` where an answer stands
+    /// already: one for all of this run, or one for good since `since_ms`, about the same tool of the same component.
+    /// Questions stand in the order in which this is called.
+    fn ask(
+        &self,
+        question: Question,
+        since_ms: u64,
+    ) -> BoxFuture<'static, Result<Option<Question>, StorageError>>;
 
     /// The oldest first.
     async fn open_questions(&self) -> Result<Vec<Question>, StorageError>;
@@ -314,13 +320,6 @@ pub trait RunStore: Send + Sync + 'static {
 
     /// Nobody waits for the answer any more.
     async fn withdraw(&self, question: &str) -> Result<(), StorageError>;
-
-    /// What people have allowed for all of this run, and what they have allowed for good since `since_ms`.
-    async fn standing(
-        &self,
-        run: Option<RunId>,
-        since_ms: u64,
-    ) -> Result<Vec<ApprovalRequest>, StorageError>;
 
     /// Forgets the runs that ended first, so that at most `keep` ended ones stay.
     async fn prune(&self, keep: usize) -> Result<usize, StorageError>;

@@ -4,6 +4,7 @@ use std::{borrow::Cow, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, future::join_all};
 use tokio::sync::{Semaphore, watch};
+use tracing::Instrument as _;
 
 use crate::{
     agent::{
@@ -16,6 +17,7 @@ use crate::{
         resume::CallsSoFar,
         run::PlannedCall,
         schedule::{Footprint, predecessors},
+        spans,
         standstill::Standstill,
         stop::StopSignal,
     },
@@ -210,12 +212,21 @@ async fn carry_out(
         id: tool_use.id.clone(),
         recorder: Arc::clone(batch.recorder),
     });
-    let ending = match (early, place) {
-        (Some(begun), _) => begun.ending(listener).await,
-        (None, Some((_permit, slot))) => tool.run(slot, authorized, turn.executor, listener).await,
-        (None, None) => unreachable!("a call that was not begun has waited for its place"),
+    let span = spans::execute_tool(&tool.name, &tool_use.id);
+    let running = async {
+        match (early, place) {
+            (Some(begun), _) => begun.ending(listener).await,
+            (None, Some((_permit, slot))) => {
+                tool.run(slot, authorized, turn.executor, listener).await
+            }
+            (None, None) => unreachable!("a call that was not begun has waited for its place"),
+        }
     };
+    let ending = running.instrument(span.clone()).await;
     let outcome = checked_output(tool, ending.outcome);
+    if !matches!(outcome, ToolOutcome::Answered(_)) {
+        span.record("error.type", outcome_word(&outcome));
+    }
     Ok(Ended {
         outcome,
         ran: Some(ending.ran),

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument as _;
 
 use crate::{
     agent::{
@@ -14,6 +15,7 @@ use crate::{
         record::{Journal, NotRecorded, Recorder},
         resume::{CallsSoFar, Resumed},
         run::{Next, PlannedCall, Run, RunLimits},
+        spans,
         standstill::Standstill,
         stop::{StopSignal, Stopper},
     },
@@ -229,11 +231,17 @@ impl Driving<'_> {
                         lost: Usage::default(),
                         eager: Eager::new(&registry, &self.agent.deps),
                     };
+                    let span = spans::chat(self.agent, max_tokens);
+                    let asking = self.ask(&registry, messages, max_tokens, &mut showing);
                     let asked = tokio::select! {
                         biased;
                         by = self.signal.stopped() => Err(by),
-                        reply = self.ask(&registry, messages, max_tokens, &mut showing) => Ok(reply),
+                        reply = asking.instrument(span.clone()) => {
+                            spans::chat_ended(&span, &reply);
+                            Ok(reply)
+                        }
                     };
+                    drop(span);
                     let Showing { lost, eager, .. } = showing;
                     run.attempt_lost(lost);
                     match asked {

@@ -267,25 +267,12 @@ impl StoredApprover {
 
     /// Asks, unless an earlier answer holds.
     pub async fn asked(&self, request: &ApprovalRequest) -> Result<Asked, ApproverFailed> {
-        let same = |earlier: &ApprovalRequest| {
-            earlier.rule_name == request.rule_name && earlier.digest == request.digest
-        };
         let question = self.question(request)?;
-        let asked = async {
-            let standing = self.store.standing(self.run, self.since_ms).await?;
-            if standing.iter().any(same) {
-                return Ok(Asked {
-                    id: question.id,
-                    answer: Some(Answer::ForThisRun),
-                });
-            }
-            let question = self.store.ask(question).await?;
-            Ok(Asked {
-                id: question.id,
-                answer: None,
-            })
-        };
-        asked.await.map_err(not_kept)
+        let asked = self.store.ask(question, self.since_ms).await;
+        Ok(match asked.map_err(not_kept)? {
+            Some(question) => Asked::Open { id: question.id },
+            None => Asked::Stands,
+        })
     }
 
     /// Waits for the answer.
@@ -325,12 +312,14 @@ impl StoredApprover {
     }
 }
 
-/// A question that is asked.
+/// What became of asking.
 #[derive(Debug)]
-pub struct Asked {
-    pub id: String,
-    /// What an earlier answer says.
-    pub answer: Option<Answer>,
+pub enum Asked {
+    /// An earlier yes is about this as well.
+    Stands,
+    Open {
+        id: String,
+    },
 }
 
 fn not_kept(error: StorageError) -> ApproverFailed {
@@ -340,15 +329,14 @@ fn not_kept(error: StorageError) -> ApproverFailed {
 #[async_trait]
 impl Approver for StoredApprover {
     async fn approve(&self, request: &ApprovalRequest) -> Result<Answer, ApproverFailed> {
-        let asked = self.asked(request).await?;
-        if let Some(answer) = asked.answer {
-            return Ok(answer);
-        }
+        let Asked::Open { id } = self.asked(request).await? else {
+            return Ok(Answer::ForThisRun);
+        };
         let _withdrawn = Withdraws {
             store: self.run.is_none().then_some(&self.store),
-            id: &asked.id,
+            id: &id,
         };
-        self.answer(&asked.id).await
+        self.answer(&id).await
     }
 }
 

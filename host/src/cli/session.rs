@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 use async_trait::async_trait;
+use tracing::Instrument as _;
 
 use super::{
     exit::{Exit, Misuse},
@@ -18,9 +19,10 @@ use super::{
 use crate::{
     agent::{
         Left, ToolLoop,
-        durable::{self, LeaseJournal, RunSpec, StoredApprover},
+        durable::{self, Asked, LeaseJournal, RunSpec, StoredApprover},
         record::Journal,
         resume::Resumed,
+        spans,
         stop::Stopper,
     },
     approvals::{Answer, ApprovalRequest, Approver, ApproverFailed},
@@ -119,10 +121,16 @@ impl Session {
             Arc::clone(&by),
         ));
         let put_away_after = (!self.is_attended).then_some(PUT_AWAY_AFTER);
+        let span = spans::invoke_agent(&self.agent, self.run);
         let left = self
             .agent
             .go_on(resumed, stopper, signal, journals, put_away_after)
+            .instrument(span.clone())
             .await;
+        if let Left::Ended(result) = &left {
+            spans::agent_ended(&span, result);
+        }
+        drop(span);
         // With it goes the wait for a second signal, which would end a later run of the session.
         watch.abort();
         let is_left = matches!(left, Left::WaitsForPerson | Left::NotRecorded { .. });
@@ -257,16 +265,15 @@ impl Approver for Anywhere {
         let Some(here) = &self.here else {
             return self.elsewhere.approve(request).await;
         };
-        let question = self.elsewhere.asked(request).await?;
-        if let Some(answer) = question.answer {
-            return Ok(answer);
-        }
+        let Asked::Open { id } = self.elsewhere.asked(request).await? else {
+            return Ok(Answer::ForThisRun);
+        };
         tokio::select! {
             biased;
-            answer = self.elsewhere.answer(&question.id) => answer,
+            answer = self.elsewhere.answer(&id) => answer,
             answer = here.approve(request) => {
                 let answer = answer?;
-                self.elsewhere.answered_here(&question.id, &answer).await?;
+                self.elsewhere.answered_here(&id, &answer).await?;
                 Ok(answer)
             }
         }

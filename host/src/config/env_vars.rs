@@ -19,6 +19,13 @@ pub const CONFIG: &str = "AGENTLOOP_CONFIG";
 /// What clients of `serve` have to send.
 pub const TOKEN: &str = "AGENTLOOP_TOKEN";
 
+/// Where spans go, as OpenTelemetry specifies it; other `OTEL_` variables count as it says.
+pub const OTEL_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+/// As [`OTEL_ENDPOINT`], whole.
+pub const OTEL_TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+pub const OTEL_SERVICE: &str = "OTEL_SERVICE_NAME";
+pub const OTEL_DISABLED: &str = "OTEL_SDK_DISABLED";
+
 /// A variable that is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvVar {
@@ -29,7 +36,7 @@ pub struct EnvVar {
 }
 
 /// Variables with names of their own; the providers' under the names that other programs use as well.
-const NAMED: [(&str, &str); 8] = [
+const NAMED: [(&str, &str); 13] = [
     (
         CONFIG,
         "The project file, instead of `agentloop.toml` in the working directory.",
@@ -56,6 +63,20 @@ const NAMED: [(&str, &str); 8] = [
         "OPENAI_BASE_URL",
         "Where the provider `openai` is reached, unless `AGENTLOOP_BASE_URL` is set.",
     ),
+    (
+        OTEL_ENDPOINT,
+        "The collector that spans are sent to (OTLP over HTTP); without one, none are.",
+    ),
+    (
+        OTEL_TRACES_ENDPOINT,
+        "As the one above, the whole address of its traces.",
+    ),
+    (
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        "What is sent to the collector as well, such as a key.",
+    ),
+    (OTEL_SERVICE, "The name under which spans are sent."),
+    (OTEL_DISABLED, "`true`: no spans."),
 ];
 
 /// All variables, in the order in which people read them.

@@ -22,6 +22,7 @@ use crate::{
         durable::{self, LeaseJournal, RunSpec, StoredApprover, Unreadable},
         record::Journal,
         resume::Resumed,
+        spans,
         stop::{StopSignal, Stopper},
     },
     approvals::Approver,
@@ -275,17 +276,7 @@ impl Runs {
             .deps
             .observers
             .push(Arc::new(CallWatch::new(&self.metrics)));
-        let span = tracing::info_span!(
-            "invoke_agent",
-            otel.name = "invoke_agent agentloop",
-            gen_ai.operation.name = "invoke_agent",
-            gen_ai.conversation.id = %id,
-            gen_ai.request.model = %agent.model,
-            gen_ai.provider.name = agent.provider.name(),
-            gen_ai.usage.input_tokens = tracing::field::Empty,
-            gen_ai.usage.output_tokens = tracing::field::Empty,
-            error.r#type = tracing::field::Empty,
-        );
+        let span = spans::invoke_agent(&agent, id);
         self.driven().insert(id, stopper.clone());
         self.metrics.run_began();
         let runs = Arc::clone(self);
@@ -321,12 +312,7 @@ impl Runs {
         };
         match left {
             Some(Ok(Left::Ended(result))) => {
-                let span = tracing::Span::current();
-                span.record("gen_ai.usage.input_tokens", result.tokens.input);
-                span.record("gen_ai.usage.output_tokens", result.tokens.output);
-                if !result.status.is_success() {
-                    span.record("error.type", result.status.word());
-                }
+                spans::agent_ended(&tracing::Span::current(), &result);
                 ended(result.status.word());
                 self.prune().await;
             }

@@ -7,7 +7,6 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tracing::Instrument as _;
 use utoipa::ToSchema;
 
 use super::{
@@ -230,27 +229,16 @@ pub(super) async fn call(
     let tool_use =
         ToolUse::new("call_0_0", tool.name.as_str(), arguments).map_err(|_| Problem::internal())?;
     let observers: [Arc<dyn Observer>; 1] = [Arc::new(CallWatch::new(&shared.metrics))];
-    let span = tracing::info_span!(
-        "execute_tool",
-        otel.name = format!("execute_tool {}", tool.name),
-        gen_ai.operation.name = "execute_tool",
-        gen_ai.tool.name = %tool.name,
-        gen_ai.tool.r#type = "function",
-        error.r#type = tracing::field::Empty,
-    );
     let stored = || shared.runs.approver(None);
     let approver = shared.deps.approver.clone().unwrap_or_else(stored);
-    let calling = agent::run_call(
+    let record = agent::run_call(
         &tool_use,
         &registry,
         &shared.deps,
         Some(approver),
         &observers,
-    );
-    let record = calling.instrument(span.clone()).await;
-    if record.traced.result.is_error {
-        span.record("error.type", outcome_word(&record.outcome));
-    }
+    )
+    .await;
     answer(record)
 }
 

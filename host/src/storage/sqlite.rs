@@ -544,6 +544,24 @@ fn answered(db: &Connection, run: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Whether an earlier answer says yes to this as well.
+fn stands(db: &Connection, asked: &Question, since_ms: u64) -> rusqlite::Result<bool> {
+    let earlier: Vec<ApprovalRequest> = db
+        .prepare_cached(
+            "SELECT request FROM questions WHERE run_id = ?1 AND answer IN ('\"for_this_run\"', '\"always\"') \
+             UNION ALL SELECT request FROM questions WHERE answer = '\"always\"' AND decided_ms >= ?2",
+        )?
+        .query_map(
+            params![asked.run.map(|run| run.to_string()), int(since_ms)],
+            |row| json(row, "request"),
+        )?
+        .collect::<Result<_, _>>()?;
+    let asked = &asked.request;
+    Ok(earlier
+        .iter()
+        .any(|earlier| earlier.rule_name == asked.rule_name && earlier.digest == asked.digest))
+}
+
 fn set_aside(ctx: &mut Ctx<'_>, number: i64, next_seq: i64) -> rusqlite::Result<()> {
     let db = ctx.db;
     let usage: String = db.query_row(
@@ -786,11 +804,17 @@ impl RunStore for SqliteStore {
         self.writer.changes()
     }
 
-    async fn ask(&self, question_: Question) -> Result<Question, StorageError> {
+    fn ask(
+        &self,
+        asked: Question,
+        since_ms: u64,
+    ) -> BoxFuture<'static, Result<Option<Question>, StorageError>> {
         let owner = Arc::clone(&self.owner);
         let ask = move |ctx: &mut Ctx<'_>| {
-            let asked = question_;
-            let write = |db: &Connection| -> rusqlite::Result<Question> {
+            let write = |db: &Connection| -> rusqlite::Result<Option<Question>> {
+                if stands(db, &asked, since_ms)? {
+                    return Ok(None);
+                }
                 let run = match asked.run {
                     None => None,
                     Some(id) => Some(
@@ -806,7 +830,7 @@ impl RunStore for SqliteStore {
                         )?
                         .query_row(params![run, asked.fingerprint], question)
                         .optional()?;
-                    if let Some(known) = known {
+                    if known.is_some() {
                         return Ok(known);
                     }
                     db.prepare_cached("UPDATE runs SET asked = asked + 1 WHERE number = ?1")?
@@ -831,13 +855,13 @@ impl RunStore for SqliteStore {
                     int(asked.asked_ms),
                     int(asked.expires_ms)
                 ])?;
-                Ok(asked)
+                Ok(Some(asked))
             };
             let done = write(ctx.db).map_err(|error| ctx.place.error(&error));
             ctx.changed();
             done
         };
-        self.writer.write(ask).await
+        self.writer.write(ask)
     }
 
     async fn open_questions(&self) -> Result<Vec<Question>, StorageError> {
@@ -925,22 +949,6 @@ impl RunStore for SqliteStore {
             done
         };
         self.writer.write(withdraw).await
-    }
-
-    async fn standing(
-        &self,
-        run: Option<RunId>,
-        since_ms: u64,
-    ) -> Result<Vec<ApprovalRequest>, StorageError> {
-        self.reading(move |db| {
-            db.prepare_cached(
-                "SELECT request FROM questions WHERE run_id = ?1 AND answer IN ('\"for_this_run\"', '\"always\"') \
-                 UNION ALL SELECT request FROM questions WHERE answer = '\"always\"' AND decided_ms >= ?2",
-            )?
-            .query_map(params![run.map(|run| run.to_string()), int(since_ms)], |row| json(row, "request"))?
-            .collect()
-        })
-        .await
     }
 
     async fn prune(&self, keep: usize) -> Result<usize, StorageError> {

@@ -140,14 +140,21 @@ impl House {
             }),
         };
         let (stopper, signal) = Stopper::new();
-        tokio::select! {
+        let ended = tokio::select! {
             biased;
-            () = dead.notified() => (run, None),
+            () = dead.notified() => None,
             left = agent.go_on(resumed, stopper, signal, vec![journal], None) => match left {
-                Left::Ended(result) => (run, Some(result)),
+                Left::Ended(result) => Some(result),
                 other => panic!("{other:?}"),
             },
+        };
+        // A guest that is being killed still holds what it talks to; a dead process would hold nothing.
+        let gone = Arc::downgrade(&store);
+        drop(store);
+        while gone.strong_count() > 0 {
+            tokio::task::yield_now().await;
         }
+        (run, ended)
     }
 }
 

@@ -171,6 +171,7 @@ const MAY_USE: [(&str, &[&str]); 16] = [
             "app",
             "approvals",
             "config",
+            "http",
             "mcp",
             "policy",
             "provider",

@@ -4,12 +4,13 @@
 use std::{path::Path, sync::Arc};
 
 use agentloop_host::{
-    approvals::Answer,
+    approvals::{Answer, ApprovalRequest},
     event::RunEvent,
     ids::RunId,
     storage::{
-        Fate, IdempotencyKey, Keep, Lease, MAX_CRASHES, NewRun, RunKind, RunState, RunStore,
-        StorageError, StoredEvent, Submitted, Undecidable, Wanted, now_ms, sqlite::SqliteStore,
+        Fate, IdempotencyKey, Keep, Lease, MAX_CRASHES, NewRun, Question, RunKind, RunState,
+        RunStore, StorageError, StoredEvent, Submitted, Undecidable, Wanted, now_ms,
+        sqlite::SqliteStore,
     },
 };
 use agentloop_tests::storage::{begun, new_run, noted, question, run_ended, turn_ended};
@@ -184,10 +185,22 @@ async fn a_question_is_answered_once_and_its_run_goes_on() {
         let store = open(folder.path());
         let lease = begun(&*store).await;
         let id = lease.run.id;
-        let asked = store.ask(question(Some(id), "a")).await.unwrap();
-        let other = store.ask(question(Some(id), "b")).await.unwrap();
+        let asked = store
+            .ask(question(Some(id), "a"), u64::MAX)
+            .await
+            .unwrap()
+            .unwrap();
+        let other = store
+            .ask(question(Some(id), "b"), u64::MAX)
+            .await
+            .unwrap()
+            .unwrap();
         // The same is not asked twice.
-        let again = store.ask(question(Some(id), "a")).await.unwrap();
+        let again = store
+            .ask(question(Some(id), "a"), u64::MAX)
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(again.id, asked.id);
         assert_eq!(store.open_questions().await.unwrap().len(), 2);
         assert_eq!(store.run(id).await.unwrap().unwrap().word, "waiting");
@@ -220,7 +233,11 @@ async fn a_question_is_answered_once_and_its_run_goes_on() {
 
         let claimed = store.claim(RunKind::Served, 9).await.unwrap();
         assert_eq!(claimed[0].run.id, id);
-        let found = store.ask(question(Some(id), "a")).await.unwrap();
+        let found = store
+            .ask(question(Some(id), "a"), u64::MAX)
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(
             found.id, asked.id,
             "an answered question is not asked again"
@@ -249,7 +266,7 @@ async fn questions_end_with_their_time_and_with_whoever_asks() {
         let lease = begun(&*store).await;
         let mut late = question(Some(lease.run.id), "a");
         late.expires_ms = now_ms();
-        let late = store.ask(late).await.unwrap();
+        let late = store.ask(late, u64::MAX).await.unwrap().unwrap();
         store.release(&lease).await.unwrap();
         let answer = store.decide(&late.id, Answer::Once, "x").await.unwrap();
         assert_eq!(answer.unwrap_err(), Undecidable::Expired);
@@ -260,11 +277,19 @@ async fn questions_end_with_their_time_and_with_whoever_asks() {
             Some(Fate::Expired)
         ));
 
-        let gone = store.ask(question(None, "c")).await.unwrap();
+        let gone = store
+            .ask(question(None, "c"), u64::MAX)
+            .await
+            .unwrap()
+            .unwrap();
         store.withdraw(&gone.id).await.unwrap();
         let answer = store.decide(&gone.id, Answer::Once, "x").await.unwrap();
         assert_eq!(answer.unwrap_err(), Undecidable::Withdrawn);
-        let orphan = store.ask(question(None, "d")).await.unwrap();
+        let orphan = store
+            .ask(question(None, "d"), u64::MAX)
+            .await
+            .unwrap()
+            .unwrap();
         drop((claimed, store));
         let store = open(folder.path());
         store.claim(RunKind::Served, 9).await.unwrap();
@@ -282,19 +307,30 @@ async fn what_was_allowed_stands_as_far_as_it_was_meant() {
     for (open, folder) in engines() {
         let store = open(folder.path());
         let (one, two) = (begun(&*store).await.run.id, begun(&*store).await.run.id);
-        let ask = async |run: Option<RunId>, call: &str, answer: Answer| {
-            let asked = store.ask(question(run, call)).await.unwrap();
+        let ask = async |run: Option<RunId>, call: &str, since| {
+            store.ask(question(run, call), since).await.unwrap()
+        };
+        let answer = async |run: Option<RunId>, call: &str, answer: Answer| {
+            let asked = ask(run, call, u64::MAX).await.expect("nothing stands");
             store.decide(&asked.id, answer, "x").await.unwrap().unwrap();
         };
-        let standing = async |run, since| store.standing(run, since).await.unwrap().len();
-        ask(Some(one), "a", Answer::Once).await;
-        assert_eq!(standing(Some(one), 0).await, 0);
-        ask(Some(one), "b", Answer::ForThisRun).await;
-        assert_eq!(standing(Some(one), 0).await, 1);
-        assert_eq!(standing(Some(two), 0).await, 0);
-        ask(Some(two), "a", Answer::Always).await;
-        assert!(standing(Some(one), 0).await == 2 && standing(None, 0).await == 1);
-        assert_eq!(standing(Some(one), now_ms() + 1).await, 1);
+        answer(Some(one), "a", Answer::Once).await;
+        answer(Some(one), "b", Answer::ForThisRun).await;
+        assert!(ask(Some(one), "c", u64::MAX).await.is_none());
+        assert!(ask(Some(two), "c", u64::MAX).await.is_some());
+        answer(None, "d", Answer::Always).await;
+        assert!(ask(Some(two), "e", 0).await.is_none());
+        assert!(ask(None, "e", 0).await.is_none());
+        // What was meant for good stands in the settings of whoever began later.
+        assert!(ask(Some(two), "e", now_ms() + 1).await.is_some());
+        let other = Question {
+            request: ApprovalRequest {
+                rule_name: "files.read".into(),
+                ..question(None, "f").request
+            },
+            ..question(Some(one), "f")
+        };
+        assert!(store.ask(other, 0).await.unwrap().is_some());
     }
 }
 
@@ -391,7 +427,11 @@ async fn whoever_waits_hears_of_answers_given_by_another_process() {
     for (open, folder) in engines() {
         let (store, elsewhere) = (open(folder.path()), open(folder.path()));
         let mut changes = store.changes();
-        let asked = store.ask(question(None, "a")).await.unwrap();
+        let asked = store
+            .ask(question(None, "a"), u64::MAX)
+            .await
+            .unwrap()
+            .unwrap();
         let deciding = elsewhere.decide(&asked.id, Answer::Stop, "x");
         deciding.await.unwrap().unwrap();
         while !matches!(store.fate(&asked.id).await.unwrap(), Some(Fate::Decided(_))) {
