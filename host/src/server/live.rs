@@ -326,6 +326,11 @@ impl Runs {
             }
             Some(Ok(Left::NotRecorded { error, .. })) => {
                 tracing::warn!(run = %id, "a run is put away: {error}");
+                // It is taken up again as soon as it is given back.
+                tokio::select! {
+                    () = self.leave.cancelled() => {}
+                    () = tokio::time::sleep(STORAGE_PAUSE) => {}
+                }
                 self.put_away(lease).await;
             }
             Some(Ok(Left::WaitsForPerson)) | None => self.put_away(lease).await,

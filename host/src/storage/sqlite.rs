@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, params};
 use tempfile::TempDir;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use self::{
     owners::Owner,
@@ -38,8 +38,8 @@ const VERSION: i64 = 1;
 const BUSY: Duration = Duration::from_secs(20);
 /// Jobs that wait while passing events are still taken.
 const MAX_PASSING: usize = 20_000;
-/// Connections that are kept for readers.
-const MAX_IDLE_READERS: usize = 4;
+/// Connections for readers; whoever comes later waits for one. Each has a cache of its own.
+const MAX_READERS: usize = 4;
 
 /// Where the file is, for what is said about it.
 #[derive(Debug, Clone)]
@@ -68,6 +68,7 @@ pub struct SqliteStore {
     writer: Writer,
     /// Taken out by whoever reads.
     readers: Mutex<Vec<Connection>>,
+    reading: Semaphore,
     path: PathBuf,
     owner: Arc<Owner>,
     place: Place,
@@ -101,6 +102,7 @@ impl SqliteStore {
         Ok(Self {
             writer,
             readers: Mutex::default(),
+            reading: Semaphore::new(MAX_READERS),
             path: path.to_owned(),
             owner: Arc::new(owner),
             place,
@@ -125,7 +127,8 @@ impl SqliteStore {
                 let page: i64 = ctx
                     .db
                     .pragma_query_value(None, "page_size", |row| row.get(0))?;
-                let pages = int(bytes) / page.max(1);
+                // It never cuts what is there.
+                let pages = (int(bytes) / page.max(1)).max(1);
                 ctx.db
                     .query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
             };
@@ -180,6 +183,8 @@ impl SqliteStore {
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StorageError> {
+        // It is never closed.
+        let _turn = self.reading.acquire().await.ok();
         let idle = self.idle().pop();
         let (path, place) = (self.path.clone(), self.place.clone());
         let work = move || {
@@ -194,12 +199,7 @@ impl SqliteStore {
             .await
             .map_err(|_| place.failed("reading hit a fault"))?
             .map_err(|error| place.error(&error))?;
-        {
-            let mut idle = self.idle();
-            if idle.len() < MAX_IDLE_READERS {
-                idle.push(db);
-            }
-        }
+        self.idle().push(db);
         got.map_err(|error| place.error(&error))
     }
 

@@ -8,9 +8,10 @@ use agentloop_host::{
     config::permissions::Rule,
     registry::Registry,
     server::{Bounds, NewAgent, Parts, Server, access::Access, listen::Patience},
+    storage::sqlite::SqliteStore,
 };
 use agentloop_tests::{
-    agent::{calls, says, scripted},
+    agent::{Stateless, calls, says, scripted},
     http_client::{Answer, EventStream, Request, ServerEvent},
     storage,
 };
@@ -599,4 +600,57 @@ async fn many_runs_at_once_each_seen_to_its_end() {
     }
     let done = format!("agentloop_runs_total{{status=\"completed\"}} {RUNS}");
     assert!(serving.figure(&done).await);
+}
+
+#[tokio::test]
+async fn a_full_disk_puts_runs_away_and_room_lets_them_go_on() {
+    let store = Arc::new(SqliteStore::temporary().unwrap());
+    let signals = Signals::default();
+    let tool = waiting(&signals.started, &signals.go_on, &signals.dropped);
+    let registry = Arc::new(Registry::new([tool]).unwrap());
+    let big = "x".repeat(200_000);
+    let model = Stateless::new(json!([
+        calls(&[("a", "wait", json!({}))]),
+        calls(&[("b", "nothing", json!({ "text": big }))]),
+        says("Done."),
+    ]));
+    let agents: NewAgent =
+        Arc::new(move || Ok(ToolLoop::new(model.clone(), "stateless", registry.clone())));
+    let server = Server::new(Parts {
+        registry: Arc::new(own_tools()).into(),
+        deps: Deps::default(),
+        access: Access::open(),
+        bounds: Bounds::default(),
+        store: store.clone(),
+        agents,
+        remember: None,
+    });
+    let serving = Serving::start(server, Patience::default()).await;
+    let id = serving.begin(json!({"prompt": "hi"})).await;
+    signals.started.notified().await;
+    store.set_max_bytes(1).await.unwrap();
+    signals.go_on.notify_one();
+    // The second turn needs room.
+    loop {
+        let full = serving
+            .post("/v1/runs", json!({ "prompt": "y".repeat(200_000) }))
+            .await;
+        if full.status == 503 {
+            problem(&full, 503, "storage_unavailable");
+            assert!(full.header("retry-after").is_some());
+            assert!(full.text().contains("is full"), "{}", full.text());
+            break;
+        }
+    }
+    serving.wait_for_figure("agentloop_runs_live 0").await;
+    assert_eq!(serving.run(&id).await["state"], "running");
+    store.set_max_bytes(1 << 30).await.unwrap();
+    let events = serving.to_the_end(&id).await;
+    let run = serving.run(&id).await;
+    assert_eq!(
+        (&run["state"], &run["text"]),
+        (&json!("completed"), &json!("Done."))
+    );
+    assert_eq!(ended(&events).len(), 2);
+    assert!(store.check().await.unwrap().is_empty());
 }
