@@ -14,6 +14,7 @@
 //! | `approvals` | what waits for a person, and the person's word |
 //! | `tools` | the tools, and a call of one |
 //! | `live` | the runs that this process drives; [`crate::storage`] has all of them |
+//! | `page` | all of it for a person with a browser |
 //! | `openapi` | the description of it all, from the code |
 //! | `metrics` | what is counted |
 
@@ -27,6 +28,7 @@ pub mod listen;
 mod live;
 mod metrics;
 mod openapi;
+mod page;
 pub mod problem;
 mod runs;
 mod tools;
@@ -36,13 +38,15 @@ pub use self::live::NewAgent;
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Router, middleware,
+    Extension, Router, middleware,
     response::{IntoResponse, Response},
 };
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use self::{access::Access, live::Runs, metrics::Metrics, problem::Problem};
+use self::{
+    access::Access, live::Runs, metrics::Metrics, page::sign_in::Sessions, problem::Problem,
+};
 use crate::{agent::Deps, approvals::Remember, registry::live::LiveRegistry, storage::RunStore};
 
 /// What one server holds at once.
@@ -101,6 +105,8 @@ pub(crate) struct Shared {
     runs: Arc<Runs>,
     agents: NewAgent,
     remember: Option<Remember>,
+    /// Whose browsers have shown the token.
+    sessions: Sessions,
     /// No longer ready: it has been told to stop.
     stopping: CancellationToken,
 }
@@ -141,13 +147,21 @@ impl Server {
             runs: Arc::new(runs),
             agents,
             remember,
+            sessions: Sessions::default(),
             stopping: CancellationToken::new(),
         });
         let (router, document) = openapi::routes().split_for_parts();
         let router = router
+            .merge(page::routes())
             .with_state(Arc::clone(&shared))
             .merge(openapi::served(document));
         Self { shared, router }
+    }
+
+    /// What the page tells of the settings: a line for each, with its origin and without any secret.
+    pub fn with_settings(mut self, lines: Vec<String>) -> Self {
+        self.router = self.router.layer(Extension(page::SettingLines(lines.into())));
+        self
     }
 
     /// Puts other routes behind the same door: the MCP endpoint, for example. They get bodies that are whole and

@@ -14,6 +14,7 @@ mod all {
     mod loop_over_http;
     mod mcp;
     mod mcp_http;
+    mod page;
     mod peers;
     mod plugins;
     mod provider;

@@ -92,6 +92,7 @@ pub async fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
         let (mcp, live) = (mcp.clone(), app.registry.clone());
         async move { mcp.follow(&live).await }
     }));
+    let setting_lines = app.settings.origin_lines();
     let server = Server::new(Parts {
         registry: app.registry.clone(),
         deps: deps.clone(),
@@ -102,7 +103,9 @@ pub async fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
         agents: agents(app, deps),
     });
     let mcp_routes = mcp.unchecked_routes(server.stopping())?;
-    let server = server.with_routes(mcp_routes);
+    let server = server
+        .with_settings(setting_lines)
+        .with_routes(mcp_routes);
 
     let mut out = std::io::stdout();
     writeln!(out, "{scheme}://{}", listener.address()?)?;

@@ -100,12 +100,20 @@ impl Access {
         self.token.is_some()
     }
 
+    /// Whether this is the token; never where there is none.
+    pub(super) fn is_token(&self, shown: &str) -> bool {
+        self.token
+            .as_ref()
+            .is_some_and(|token| token.is(shown.as_bytes()))
+    }
+
     /// Looks at the head of a request, before anything of its body is read. `needs_token` is false for what
-    /// everybody may know.
+    /// everybody may know; `has_session` is true where the request shows a session and its path takes one.
     pub(super) fn admit(
         &self,
         head: &request::Parts,
         needs_token: bool,
+        has_session: bool,
     ) -> Result<Admitted, Box<Refused>> {
         let host = self.host(&head.uri, &head.headers)?;
         let shared_with = self.origin(head, &host)?;
@@ -120,8 +128,14 @@ impl Access {
             && head
                 .headers
                 .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+        // A browser sends a session's cookie by itself, so that only this server's own page may use it: not a
+        // listed one, and nothing is changed without an Origin. A token that is shown as well decides alone.
+        let by_session = has_session
+            && shared_with.is_none()
+            && (head.method.is_safe() || head.headers.contains_key(header::ORIGIN))
+            && !head.headers.contains_key(header::AUTHORIZATION);
         // A browser sends no token with its question.
-        if needs_token && !is_preflight {
+        if needs_token && !is_preflight && !by_session {
             self.token(&head.headers).map_err(refused)?;
         }
         Ok(Admitted {
@@ -300,7 +314,7 @@ mod tests {
     }
 
     fn status(access: &Access, method: &str, headers: &[(&str, &str)]) -> u16 {
-        match access.admit(&head(method, headers), true) {
+        match access.admit(&head(method, headers), true, false) {
             Ok(_) => 200,
             Err(refused) => refused.problem.status,
         }
@@ -350,8 +364,8 @@ mod tests {
             let request = Request::builder().uri(uri).header("host", "localhost");
             request.body(()).unwrap().into_parts().0
         };
-        assert!(access.admit(&head("http://localhost/v1"), true).is_ok());
-        assert!(access.admit(&head("http://evil.example/v1"), true).is_err());
+        assert!(access.admit(&head("http://localhost/v1"), true, false).is_ok());
+        assert!(access.admit(&head("http://evil.example/v1"), true, false).is_err());
     }
 
     #[test]
@@ -458,7 +472,7 @@ mod tests {
         assert_eq!(status(&access, "GET", &twice), 401);
         assert!(
             access
-                .admit(&head("GET", &[("host", "localhost")]), false)
+                .admit(&head("GET", &[("host", "localhost")]), false, false)
                 .is_ok()
         );
     }
@@ -477,7 +491,7 @@ mod tests {
             ]
         };
         let admitted = access
-            .admit(&head("OPTIONS", &asks("http://localhost:6274")), true)
+            .admit(&head("OPTIONS", &asks("http://localhost:6274")), true, false)
             .unwrap();
         assert!(admitted.is_preflight);
         assert_eq!(
@@ -485,6 +499,37 @@ mod tests {
             403
         );
         assert_eq!(status(&access, "POST", &asks("http://localhost:6274")), 401);
+    }
+
+    #[test]
+    fn a_session_counts_for_this_servers_own_page_only() {
+        let access = Access::open()
+            .with_token(Token::parse("0123456789abcdef").unwrap())
+            .with_origin("http://localhost:6274")
+            .unwrap();
+        let host = ("host", "localhost:8720");
+        let own = ("origin", "http://localhost:8720");
+        let listed = ("origin", "http://localhost:6274");
+        let wrong = ("authorization", "Bearer x");
+        let rows: [(&str, &[(&str, &str)], bool); 8] = [
+            ("GET", &[host], true),
+            ("GET", &[host, own], true),
+            ("POST", &[host, own], true),
+            ("POST", &[host], false),
+            ("DELETE", &[host], false),
+            ("POST", &[host, listed], false),
+            ("GET", &[host, listed], false),
+            ("GET", &[host, wrong], false),
+        ];
+        for (method, headers, admitted) in rows {
+            let with = access.admit(&head(method, headers), true, true);
+            assert_eq!(with.is_ok(), admitted, "{method} {headers:?}");
+            assert!(access.admit(&head(method, headers), true, false).is_err());
+        }
+        let foreign = head("POST", &[host, ("origin", "http://localhost:1")]);
+        assert_eq!(access.admit(&foreign, true, true).unwrap_err().problem.status, 403);
+        assert!(access.is_token("0123456789abcdef") && !access.is_token("0123456789abcdeg"));
+        assert!(!Access::open().is_token(""));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use super::{
     Bounds, Shared,
     access::{Admitted, Refused},
+    page,
     problem::Problem,
 };
 
@@ -38,15 +39,24 @@ pub(super) async fn pass(
     next: Next,
 ) -> Response {
     let (head, body) = request.into_parts();
-    let needs_token = !PUBLIC.contains(&head.uri.path());
-    let (response, shared_with) = match shared.access.admit(&head, needs_token) {
+    let path = head.uri.path();
+    let needs_token = !PUBLIC.contains(&path) && !page::is_public(path);
+    let has_session = page::takes_session(path) && shared.sessions.has(&head.headers);
+    let (response, shared_with) = match shared.access.admit(&head, needs_token, has_session) {
         Err(refused) => {
             let Refused {
                 problem,
                 shared_with,
             } = *refused;
             shared.metrics.refused(problem.code);
-            (problem.into_response(), shared_with)
+            let response = match StatusCode::UNAUTHORIZED.as_u16() == problem.status {
+                true => page::way_in(&head.method, head.uri.path()),
+                false => None,
+            };
+            (
+                response.unwrap_or_else(|| problem.into_response()),
+                shared_with,
+            )
         }
         Ok(Admitted {
             shared_with,

@@ -1,0 +1,204 @@
+// One run: what was said, what was called, what waits; as it happens.
+import { $, age, ask, badge, capital, contents, count, el, failure, follow, guestBlock, guestWord, json, lost, poll, replace, span, waiting } from "./kit.js";
+import { inbox, keys } from "./approvals.js";
+import { Story, Timeline } from "./timeline.js";
+
+const id = location.pathname.split("/").at(-1);
+const screen = $("screen");
+const heading = document.querySelector("h1");
+const head = el("div", { class: "run-head" });
+const asked = el("div", { class: "asked" });
+const talk = el("div", { class: "talk" });
+const notes = el("div", {});
+const raw = el("pre", { class: "host raw", tabindex: 0, role: "group", "aria-label": "Events" });
+const lines = [];
+const story = new Story();
+let run = null;
+
+const cancel = el("button", { type: "button", class: "danger", hidden: true, click: stop }, "Cancel the run");
+const problem = el("div", { role: "status" });
+const timelineRegion = el("div", {});
+const timeline = new Timeline(timelineRegion, story);
+const rawDetails = el("details", { toggle: () => drawRaw() }, el("summary", {}, "Events as they came"), raw);
+const openAll = el("button", { type: "button", class: "quiet", "aria-pressed": "false", click: () => {
+  const open = openAll.getAttribute("aria-pressed") !== "true";
+  openAll.setAttribute("aria-pressed", String(open));
+  timeline.openAll(open);
+} }, "Open all calls");
+const say = el("textarea", { id: "say", rows: 2, required: true });
+const goOn = el("form", { class: "fields", hidden: true, submit: more }, el("label", { for: "say" }, "Say more"), say, el("div", {}, el("button", { class: "primary" }, "Send")));
+
+async function stop() {
+  cancel.disabled = true;
+  try {
+    await ask(`/v1/runs/${id}/cancel`, { method: "POST" });
+    problem.replaceChildren();
+  } catch (error) {
+    replace(problem, failure(error));
+  }
+  cancel.disabled = false;
+}
+
+async function more(event) {
+  event.preventDefault();
+  const button = goOn.querySelector("button");
+  button.disabled = true;
+  try {
+    await ask(`/v1/runs/${id}/messages`, { body: { text: say.value } });
+    say.value = "";
+    problem.replaceChildren();
+    listen();
+  } catch (error) {
+    replace(problem, failure(error));
+  }
+  button.disabled = false;
+}
+
+const isLive = () => run && (run.state === "running" || run.state === "waiting");
+
+function drawHead() {
+  heading.replaceChildren(...(run.title ? [guestWord(run.title, 200)] : [`Run ${id.slice(0, 8)}`]));
+  const usage = run.usage;
+  const cached = usage.cache_read || usage.cache_write ? `, ${count(usage.cache_read)} read from the cache, ${count(usage.cache_write)} written to it` : "";
+  replace(head,
+    el("dl", { class: "figures" },
+      el("div", {}, el("dt", {}, "State"), el("dd", { id: "state" }, badge(run.state))),
+      el("div", {}, el("dt", {}, "Model"), el("dd", {}, guestWord(run.model, 80))),
+      el("div", {}, el("dt", {}, "Turns"), el("dd", {}, count(run.turns))),
+      el("div", {}, el("dt", {}, "Calls"), el("dd", {}, count(run.calls))),
+      el("div", {}, el("dt", {}, "Tokens in / out"), el("dd", { title: `without what was cached${cached}` }, usage.input === null && usage.output === null ? "unknown" : `${count(usage.input)} / ${count(usage.output)}`)),
+      el("div", {}, el("dt", {}, "Took"), el("dd", {}, span((run.ended_ms ?? Date.now()) - run.created_ms))),
+      el("div", {}, el("dt", {}, "Begun"), el("dd", {}, age(run.created_ms)))),
+    cached ? el("p", { class: "faint" }, `Tokens${cached}.`) : null,
+    run.ending && run.state !== "completed" ? el("p", { class: `banner ${run.state === "cancelled" ? "calm" : "bad"}` }, guestWord(capital(run.ending), 2000), ".") : null);
+  cancel.hidden = !isLive();
+  goOn.hidden = isLive();
+}
+
+/** The conversation as the run's own record has it, once there is one. */
+function drawTalk() {
+  const said = [];
+  if (Array.isArray(run.messages)) {
+    for (const message of run.messages) {
+      const by = message.role === "user" ? "user" : "model";
+      for (const block of message.content) {
+        switch (block.type) {
+          case "text": said.push(guestBlock(by === "user" ? "The user" : "The model", block.text, { kind: by })); break;
+          case "reasoning": said.push(el("details", { class: "aside" }, el("summary", {}, "The model thought"), guestBlock("Thinking", block.text ?? ""))); break;
+          case "tool_use": said.push(called(block.name, block.input)); break;
+          case "tool_result": said.push(el("details", { class: "aside" }, el("summary", {}, block.is_error ? "The call failed" : "The call’s result"), contents(block.is_error ? "What the model was told" : "Result, from the tool", block.content))); break;
+          case "image": said.push(...contents("picture", [block])); break;
+          default: said.push(guestBlock(`A block of the provider’s own`, json(block)));
+        }
+      }
+    }
+  } else {
+    if (run.title) said.push(guestBlock("The user (the beginning)", run.title, { kind: "user" }));
+    for (const turn of story.turns) {
+      if (turn.reasoning) said.push(el("details", { class: "aside" }, el("summary", {}, "The model thought"), guestBlock("Thinking", turn.reasoning)));
+      if (turn.text) said.push(guestBlock("The model", turn.text, { kind: "model" }));
+      for (const call of turn.calls) said.push(called(call.tool, call.input));
+    }
+    if (isLive()) said.push(el("p", { class: "faint loading" }, run.state === "waiting" ? "It waits for a person." : "It goes on…"));
+  }
+  // What somebody has opened stays open.
+  const open = [...talk.querySelectorAll("details")].map((details) => details.open);
+  replace(talk, said);
+  talk.querySelectorAll("details").forEach((details, i) => { details.open = open[i] ?? false; });
+}
+
+function called(tool, input) {
+  return el("details", { class: "aside" }, el("summary", {}, "The model called ", guestWord(tool, 80)), guestBlock("Arguments, from the model", json(input ?? {})));
+}
+
+function drawRaw() {
+  if (!rawDetails.open) return;
+  const lastLines = lines.slice(-500);
+  raw.replaceChildren();
+  const cut = lines.length - lastLines.length;
+  raw.append(...guestBlock("", `${cut ? `… ${cut} before\n` : ""}${lastLines.join("\n")}`, { whole: true }).querySelector("pre").childNodes);
+}
+
+let scheduled = false;
+function draw() {
+  if (scheduled) return;
+  scheduled = true;
+  requestAnimationFrame(() => {
+    scheduled = false;
+    timeline.draw();
+    if (!run?.messages) drawTalk();
+    drawRaw();
+    replace(notes, story.notes.map((note) => el("p", { class: "banner calm" }, guestWord(note.text, 2000))));
+  });
+}
+
+async function read() {
+  run = await ask(`/v1/runs/${id}`);
+  drawHead();
+  drawTalk();
+}
+
+/** What one event changes of the head, without asking. */
+const TELLING = new Set(["turn_ended", "call_requested", "approval_requested", "approval_answered", "run_started", "run_ended"]);
+let rereading;
+function reread() {
+  rereading ??= setTimeout(async () => {
+    rereading = undefined;
+    await read().catch(() => {});
+    refreshApprovals?.();
+  }, 150);
+}
+
+let listening = null;
+async function listen() {
+  listening?.abort();
+  listening = new AbortController();
+  try {
+    await follow(`/v1/runs/${id}/events${lines.length ? `?after=${lines.length - 1}` : ""}`, {
+      signal: listening.signal,
+      state: (state) => lost(state === "lost" ? "The connection to the server is lost. What you see may be old; trying again." : ""),
+      event: (event) => {
+        lines.push(JSON.stringify(event));
+        story.add(event);
+        if (TELLING.has(event.type)) reread();
+        draw();
+      },
+    });
+  } catch (error) {
+    replace(problem, failure(error));
+  }
+}
+
+let refreshApprovals;
+function begin() {
+  const cards = el("div", {});
+  const empty = el("p", { hidden: true });
+  const box = inbox(cards, (question) => question.run === id, empty);
+  const askedHead = el("h2", { id: "asked-h" }, "Waits for your word");
+  const askedSection = el("section", { class: "asked", "aria-labelledby": "asked-h", hidden: true }, askedHead, cards);
+  replace(screen, head, problem, el("div", { class: "choices" }, cancel,
+      el("a", { href: `/v1/runs/${id}/trace.md`, id: "markdown" }, "Markdown"), el("a", { href: `/v1/runs/${id}/trace.jsonl` }, "Events (JSONL)")),
+    askedSection, notes,
+    el("div", { class: "columns" },
+      el("section", { "aria-labelledby": "time-h" }, el("div", { class: "line" }, el("h2", { id: "time-h" }, "Timeline"), openAll),
+        el("p", { class: "legend faint" }, key("person", "waits for a person"), key("queue", "in the queue"), key("ran good", "ran"), key("ran bad", "failed or refused")), timelineRegion),
+      el("section", { "aria-labelledby": "talk-h" }, el("h2", { id: "talk-h" }, "Conversation"), talk, goOn)),
+    rawDetails);
+  refreshApprovals = poll(async () => {
+    const open = (await ask("/v1/approvals")).approvals;
+    waiting(open.length);
+    box.show(open);
+    askedSection.hidden = cards.children.length === 0;
+    askedHead.hidden = false;
+  }, 2000);
+  keys(box);
+  draw();
+  listen();
+  setInterval(() => { if (isLive()) { timeline.draw(); drawHead(); } }, 1000);
+}
+
+function key(kind, text) {
+  return el("span", {}, el("span", { class: `bar key ${kind}` }), ` ${text}`);
+}
+
+read().then(begin, (error) => replace(screen, failure(error), el("p", {}, el("a", { href: "/" }, "All runs"))));

@@ -1,0 +1,52 @@
+// Health and figures, beside the settings that came with the page.
+import { $, ask, badge, capital, el, failure, poll, Problem, replace, waiting } from "./kit.js";
+
+const screen = $("screen");
+const ready = $("ready");
+const NAMES = {
+  agentloop_runs_live: "Live runs",
+  agentloop_runs_total: "Runs that ended",
+  agentloop_turns_total: "Replies of models",
+  agentloop_calls_total: "Calls that ended",
+  agentloop_calls_running: "Calls running",
+  agentloop_kills_total: "Calls that were killed",
+  agentloop_approvals_pending: "Approvals waiting",
+  agentloop_http_refused_total: "Requests refused",
+};
+
+/** Samples of the text format that have a name above: name, labels, value. */
+function samples(text) {
+  const found = [];
+  for (const line of text.split("\n")) {
+    const match = /^([a-z_]+)(?:\{(.*)\})? (\S+)$/.exec(line);
+    if (match && NAMES[match[1]]) found.push([NAMES[match[1]], (match[2] ?? "").replace(/^\w+="|"$/g, "").replaceAll("_", " "), Number(match[3])]);
+  }
+  return found;
+}
+
+let loaded = false;
+poll(async () => {
+  try {
+    await ask("/readyz");
+    replace(ready, badge("ok"));
+  } catch (error) {
+    if (!(error instanceof Problem)) {
+      replace(ready, badge("unknown"));
+      throw error;
+    }
+    replace(ready, el("strong", { class: "word bad" }, "no"), ` ${capital(error.message)}.`);
+  }
+  let text;
+  try {
+    text = await ask("/metrics");
+  } catch (error) {
+    if (!loaded) replace(screen, failure(error));
+    throw error;
+  }
+  loaded = true;
+  const rows = samples(text);
+  waiting(rows.find(([name]) => name === "Approvals waiting")?.[2] ?? 0);
+  replace(screen, rows.length === 0 ? el("p", { class: "empty" }, "Nothing has happened yet.") : el("dl", { class: "figures" },
+    rows.map(([name, label, value]) => el("div", {}, el("dt", {}, name, label ? [": ", label] : null), el("dd", {}, value.toLocaleString("en"))))),
+    el("p", { class: "faint" }, "All figures, for Prometheus: ", el("a", { href: "/metrics" }, "/metrics"), ". The routes: ", el("a", { href: "/openapi.json" }, "/openapi.json"), "."));
+}, 3000);
