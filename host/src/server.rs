@@ -160,7 +160,9 @@ impl Server {
 
     /// What the page tells of the settings: a line for each, with its origin and without any secret.
     pub fn with_settings(mut self, lines: Vec<String>) -> Self {
-        self.router = self.router.layer(Extension(page::SettingLines(lines.into())));
+        self.router = self
+            .router
+            .layer(Extension(page::SettingLines(lines.into())));
         self
     }
 

@@ -103,9 +103,7 @@ pub async fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
         agents: agents(app, deps),
     });
     let mcp_routes = mcp.unchecked_routes(server.stopping())?;
-    let server = server
-        .with_settings(setting_lines)
-        .with_routes(mcp_routes);
+    let server = server.with_settings(setting_lines).with_routes(mcp_routes);
 
     let mut out = std::io::stdout();
     writeln!(out, "{scheme}://{}", listener.address()?)?;

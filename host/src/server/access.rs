@@ -364,8 +364,16 @@ mod tests {
             let request = Request::builder().uri(uri).header("host", "localhost");
             request.body(()).unwrap().into_parts().0
         };
-        assert!(access.admit(&head("http://localhost/v1"), true, false).is_ok());
-        assert!(access.admit(&head("http://evil.example/v1"), true, false).is_err());
+        assert!(
+            access
+                .admit(&head("http://localhost/v1"), true, false)
+                .is_ok()
+        );
+        assert!(
+            access
+                .admit(&head("http://evil.example/v1"), true, false)
+                .is_err()
+        );
     }
 
     #[test]
@@ -491,7 +499,11 @@ mod tests {
             ]
         };
         let admitted = access
-            .admit(&head("OPTIONS", &asks("http://localhost:6274")), true, false)
+            .admit(
+                &head("OPTIONS", &asks("http://localhost:6274")),
+                true,
+                false,
+            )
             .unwrap();
         assert!(admitted.is_preflight);
         assert_eq!(
@@ -511,8 +523,8 @@ mod tests {
         let own = ("origin", "http://localhost:8720");
         let listed = ("origin", "http://localhost:6274");
         let wrong = ("authorization", "Bearer x");
-        let rows: [(&str, &[(&str, &str)], bool); 8] = [
-            ("GET", &[host], true),
+        let rows = [
+            ("GET", &[host][..], true),
             ("GET", &[host, own], true),
             ("POST", &[host, own], true),
             ("POST", &[host], false),
@@ -527,7 +539,14 @@ mod tests {
             assert!(access.admit(&head(method, headers), true, false).is_err());
         }
         let foreign = head("POST", &[host, ("origin", "http://localhost:1")]);
-        assert_eq!(access.admit(&foreign, true, true).unwrap_err().problem.status, 403);
+        assert_eq!(
+            access
+                .admit(&foreign, true, true)
+                .unwrap_err()
+                .problem
+                .status,
+            403
+        );
         assert!(access.is_token("0123456789abcdef") && !access.is_token("0123456789abcdeg"));
         assert!(!Access::open().is_token(""));
     }

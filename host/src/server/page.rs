@@ -90,10 +90,7 @@ pub(super) fn routes() -> Router<Arc<Shared>> {
     router
 }
 
-fn screen(
-    title: &'static str,
-    name: &'static str,
-) -> axum::routing::MethodRouter<Arc<Shared>> {
+fn screen(title: &'static str, name: &'static str) -> axum::routing::MethodRouter<Arc<Shared>> {
     get(
         move |axum::extract::State(shared): axum::extract::State<Arc<Shared>>| async move {
             let screen = Screen {
@@ -195,7 +192,14 @@ mod tests {
             assert!(way_in(&Method::GET, path).is_some(), "{path}");
             assert!(way_in(&Method::POST, path).is_none(), "{path}");
         }
-        for path in ["/v1/runs", "/runs/", "/runs/a/b", "/runs/%0d", "//evil", "/mcp"] {
+        for path in [
+            "/v1/runs",
+            "/runs/",
+            "/runs/a/b",
+            "/runs/%0d",
+            "//evil",
+            "/mcp",
+        ] {
             assert!(way_in(&Method::GET, path).is_none(), "{path}");
         }
         assert!(!takes_session("/mcp") && !is_public("/page/../v1/runs"));

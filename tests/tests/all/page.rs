@@ -26,6 +26,7 @@ use agentloop_tests::{
     agent::{calls, says, scripted},
     guests,
     http_client::{Answer, Request},
+    storage,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -89,6 +90,7 @@ fn server(registry: Registry, access: Access, agents: NewAgent) -> Server {
         deps,
         access,
         bounds: Bounds::default(),
+        store: storage::fresh(),
         agents,
         remember: None,
     })
@@ -147,7 +149,10 @@ async fn each_screen_is_html_under_a_strict_policy() {
             assert!(media_type.starts_with("text/"), "{media_type}");
         }
     }
-    assert_eq!(serving.send(Request::get("/page/none.js")).await.status, 404);
+    assert_eq!(
+        serving.send(Request::get("/page/none.js")).await.status,
+        404
+    );
     let description = serving.send(Request::get("/openapi.json")).await.json();
     assert!(description["paths"].get("/approvals").is_none());
 }
@@ -193,13 +198,13 @@ async fn a_token_is_asked_for_once() {
         assert_eq!(answer.header("location"), Some(&*to));
         assert!(answer.body.is_empty());
     }
-    let asking = serving
-        .send(Request::get("/sign-in?to=/approvals"))
-        .await;
+    let asking = serving.send(Request::get("/sign-in?to=/approvals")).await;
     assert_eq!(asking.status, 200);
     assert!(asking.text().contains("name=\"to\" value=\"/approvals\""));
     let elsewhere = serving
-        .send(Request::get("/sign-in?to=//evil.example/%22%3E%3Cscript%3E"))
+        .send(Request::get(
+            "/sign-in?to=//evil.example/%22%3E%3Cscript%3E",
+        ))
         .await;
     assert!(elsewhere.text().contains("name=\"to\" value=\"/\""));
 
@@ -230,7 +235,10 @@ async fn a_token_is_asked_for_once() {
 
     let cookie = cookie.split(';').next().unwrap();
     let signed_in = |path: &str| Request::get(path).header("cookie", cookie);
-    for path in SCREENS.into_iter().chain(["/v1/runs", "/v1/tools", "/metrics"]) {
+    for path in SCREENS
+        .into_iter()
+        .chain(["/v1/runs", "/v1/tools", "/metrics"])
+    {
         assert_eq!(serving.send(signed_in(path)).await.status, 200, "{path}");
     }
     let again = serving.send(signed_in("/sign-in?to=/tools")).await;
@@ -293,7 +301,13 @@ async fn without_a_token_nobody_is_asked() {
     let answer = serving.send(Request::get("/sign-in?to=/tools")).await;
     assert_eq!(answer.status, 303);
     assert_eq!(answer.header("location"), Some("/tools"));
-    assert!(!serving.send(Request::get("/")).await.text().contains("Sign out"));
+    assert!(
+        !serving
+            .send(Request::get("/"))
+            .await
+            .text()
+            .contains("Sign out")
+    );
     let tried = serving.send(form("/sign-in", "token=")).await;
     assert_eq!(tried.status, 403);
 }
@@ -306,7 +320,10 @@ async fn settings_are_told_with_their_origin_and_escaped() {
     let serving = Serving::start(server).await;
     let text = serving.send(Request::get("/settings")).await;
     let text = text.text();
-    assert!(text.contains("model = &#34;&#60;script&#62;x&#34;"), "{text}");
+    assert!(
+        text.contains("model = &#34;&#60;script&#62;x&#34;"),
+        "{text}"
+    );
     assert!(text.contains("./a&#38;b.toml"));
     assert!(text.contains("&#60;b&#62;none") && !text.contains("<b>none"));
 }
@@ -339,7 +356,7 @@ async fn registry(go_on: &Arc<Semaphore>) -> Registry {
     let sandbox = guests::sandbox();
     let plugin = async |name: &str, wasm: &[u8]| Plugin {
         name: PluginName::parse(name).unwrap(),
-        file: format!("{name}.wasm").into(),
+        file: format!("{name}.wasm"),
         component: sandbox.load(wasm.into()).await.unwrap(),
         grants: Grants::default(),
         limits: Default::default(),
@@ -361,9 +378,10 @@ async fn registry(go_on: &Arc<Semaphore>) -> Registry {
         let text = arguments["text"].as_str().ok_or("no text")?;
         Ok::<_, &str>(text.to_uppercase())
     });
-    let forever = NativeTool::from_async("forever", "Never ends.", json!({"type": "object"}), |_| {
-        std::future::pending::<Result<String, String>>()
-    });
+    let forever =
+        NativeTool::from_async("forever", "Never ends.", json!({"type": "object"}), |_| {
+            std::future::pending::<Result<String, String>>()
+        });
     let [left, right] = meeting(go_on);
     let own = [left, right, shout.unwrap(), forever.unwrap()];
     Registry::with_plugins(own, plugins, Some(&sandbox), Vec::new()).unwrap()
@@ -378,10 +396,13 @@ fn scripts() -> Vec<Value> {
     };
     vec![
         json!([
-            with_usage(calls(&[("l", "left", json!({})), ("r", "right", json!({}))])),
             with_usage(calls(&[
-                ("one", "echo", json!({"text": HOSTILE})),
-                ("two", "echo", json!({"text": "the second"})),
+                ("l", "left", json!({})),
+                ("r", "right", json!({}))
+            ])),
+            with_usage(calls(&[
+                ("one", "echo__echo", json!({"text": HOSTILE})),
+                ("two", "echo__echo", json!({"text": "the second"})),
             ])),
             with_usage(says(&format!("Done. {HOSTILE}"))),
         ]),
@@ -409,7 +430,13 @@ fn browser_modules() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("npm-page");
     std::fs::create_dir_all(&target).unwrap();
     let installed = std::process::Command::new("npm")
-        .args(["install", "--no-save", "--no-audit", "--no-fund", "--prefix"])
+        .args([
+            "install",
+            "--no-save",
+            "--no-audit",
+            "--no-fund",
+            "--prefix",
+        ])
         .arg(&target)
         .args(["playwright-core@1.65.1", "axe-core@4.14.1"])
         .stdout(Stdio::null())

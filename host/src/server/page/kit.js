@@ -70,6 +70,11 @@ export function guestWord(text, max = 120) {
   return el("bdi", { class: "guest-word" }, shown(cut));
 }
 
+/** The host's own sentence, with its `literals` set apart. What it quotes of others stays text. */
+export function words(text) {
+  return text.split("`").flatMap((part, i, all) => (i % 2 === 1 && i < all.length - 1 ? el("code", {}, shown(part)) : i % 2 === 1 ? shown(`\`${part}`) : shown(part)));
+}
+
 export const json = (value) => JSON.stringify(value, null, 2);
 
 /** A problem, as the server tells it (RFC 9457). */
@@ -111,7 +116,7 @@ export function failure(error) {
   const text = error instanceof Problem ? error.message : "the server can’t be reached";
   const wait = error.retryAfter ? ` Try again in ${error.retryAfter} s.` : "";
   return el("div", { class: "banner bad", role: "alert" },
-    el("p", {}, `${capital(text)}.${wait}`),
+    el("p", {}, words(`${capital(text)}.${wait}`)),
     error.faults?.length ? el("ul", {}, error.faults.map((fault) => el("li", {}, guestWord(fault, 400)))) : null);
 }
 
@@ -202,6 +207,12 @@ export function age(ms) {
   return el("time", { datetime: at.toISOString(), title: at.toLocaleString() }, ago < 5000 ? "just now" : `${span(ago)} ago`);
 }
 
+/** How long until then. */
+export function until(ms) {
+  const at = new Date(ms);
+  return el("time", { datetime: at.toISOString(), title: at.toLocaleString() }, ms <= Date.now() ? "now" : `in ${span(ms - Date.now())}`);
+}
+
 export const count = (n) => (n === null || n === undefined ? "unknown" : n.toLocaleString("en"));
 
 export function bytes(n) {
@@ -247,6 +258,25 @@ function picture(by, type, data) {
     figure.append(button);
   }
   return figure;
+}
+
+/** The server's figures whose names are among these: name, labels by name, value. */
+export function samples(text, names) {
+  const found = [];
+  for (const line of text.split("\n")) {
+    const match = /^([a-z_]+)(?:\{(.*)\})? (\S+)/.exec(line);
+    if (!match || !names.includes(match[1])) continue;
+    const labels = Object.fromEntries([...(match[2] ?? "").matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map(([, name, value]) => [name, value]));
+    found.push({ name: match[1], labels, value: Number(match[3]) });
+  }
+  return found;
+}
+
+/** Tokens in and out. What came from a cache is among those that went in. */
+export function tokens(usage) {
+  if (usage.input === null && usage.output === null) return "unknown";
+  const input = usage.input === null ? null : usage.input + (usage.cache_read ?? 0) + (usage.cache_write ?? 0);
+  return `${count(input)} / ${count(usage.output)}`;
 }
 
 /** How many approvals wait, in the navigation and in the title, on every screen. */

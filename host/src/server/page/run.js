@@ -1,5 +1,5 @@
 // One run: what was said, what was called, what waits; as it happens.
-import { $, age, ask, badge, capital, contents, count, el, failure, follow, guestBlock, guestWord, json, lost, poll, replace, span, waiting } from "./kit.js";
+import { $, age, ask, badge, capital, contents, count, el, failure, follow, guestBlock, guestWord, json, lost, poll, replace, span, tokens, waiting, words } from "./kit.js";
 import { inbox, keys } from "./approvals.js";
 import { Story, Timeline } from "./timeline.js";
 
@@ -7,8 +7,9 @@ const id = location.pathname.split("/").at(-1);
 const screen = $("screen");
 const heading = document.querySelector("h1");
 const head = el("div", { class: "run-head" });
-const asked = el("div", { class: "asked" });
-const talk = el("div", { class: "talk" });
+const record = el("div", { class: "record" });
+const now = el("div", { class: "now" });
+const talk = el("div", { class: "talk" }, record, now);
 const notes = el("div", {});
 const raw = el("pre", { class: "host raw", tabindex: 0, role: "group", "aria-label": "Events" });
 const lines = [];
@@ -59,52 +60,57 @@ const isLive = () => run && (run.state === "running" || run.state === "waiting")
 function drawHead() {
   heading.replaceChildren(...(run.title ? [guestWord(run.title, 200)] : [`Run ${id.slice(0, 8)}`]));
   const usage = run.usage;
-  const cached = usage.cache_read || usage.cache_write ? `, ${count(usage.cache_read)} read from the cache, ${count(usage.cache_write)} written to it` : "";
+  const cached = [
+    usage.cache_read ? `${count(usage.cache_read)} were read from the provider’s cache` : null,
+    usage.cache_write ? `${count(usage.cache_write)} were written to it` : null,
+  ].filter(Boolean).join(", ");
   replace(head,
     el("dl", { class: "figures" },
       el("div", {}, el("dt", {}, "State"), el("dd", { id: "state" }, badge(run.state))),
       el("div", {}, el("dt", {}, "Model"), el("dd", {}, guestWord(run.model, 80))),
       el("div", {}, el("dt", {}, "Turns"), el("dd", {}, count(run.turns))),
       el("div", {}, el("dt", {}, "Calls"), el("dd", {}, count(run.calls))),
-      el("div", {}, el("dt", {}, "Tokens in / out"), el("dd", { title: `without what was cached${cached}` }, usage.input === null && usage.output === null ? "unknown" : `${count(usage.input)} / ${count(usage.output)}`)),
+      el("div", {}, el("dt", {}, "Tokens in / out"), el("dd", {}, tokens(usage))),
       el("div", {}, el("dt", {}, "Took"), el("dd", {}, span((run.ended_ms ?? Date.now()) - run.created_ms))),
       el("div", {}, el("dt", {}, "Begun"), el("dd", {}, age(run.created_ms)))),
-    cached ? el("p", { class: "faint" }, `Tokens${cached}.`) : null,
-    run.ending && run.state !== "completed" ? el("p", { class: `banner ${run.state === "cancelled" ? "calm" : "bad"}` }, guestWord(capital(run.ending), 2000), ".") : null);
+    cached ? el("p", { class: "faint" }, `Of the tokens in, ${cached}.`) : null,
+    run.ending && run.state !== "completed" ? el("p", { class: `banner ${run.state === "cancelled" ? "calm" : "bad"}` }, words(`${capital(run.ending)}.`)) : null);
   cancel.hidden = !isLive();
   goOn.hidden = isLive();
 }
 
-/** The conversation as the run's own record has it, once there is one. */
+/** The conversation as the run's record has it. It only grows, so that what somebody has opened stays as it is. */
+let told = 0;
 function drawTalk() {
-  const said = [];
-  if (Array.isArray(run.messages)) {
-    for (const message of run.messages) {
-      const by = message.role === "user" ? "user" : "model";
-      for (const block of message.content) {
-        switch (block.type) {
-          case "text": said.push(guestBlock(by === "user" ? "The user" : "The model", block.text, { kind: by })); break;
-          case "reasoning": said.push(el("details", { class: "aside" }, el("summary", {}, "The model thought"), guestBlock("Thinking", block.text ?? ""))); break;
-          case "tool_use": said.push(called(block.name, block.input)); break;
-          case "tool_result": said.push(el("details", { class: "aside" }, el("summary", {}, block.is_error ? "The call failed" : "The call’s result"), contents(block.is_error ? "What the model was told" : "Result, from the tool", block.content))); break;
-          case "image": said.push(...contents("picture", [block])); break;
-          default: said.push(guestBlock(`A block of the provider’s own`, json(block)));
-        }
-      }
-    }
-  } else {
-    if (run.title) said.push(guestBlock("The user (the beginning)", run.title, { kind: "user" }));
-    for (const turn of story.turns) {
-      if (turn.reasoning) said.push(el("details", { class: "aside" }, el("summary", {}, "The model thought"), guestBlock("Thinking", turn.reasoning)));
-      if (turn.text) said.push(guestBlock("The model", turn.text, { kind: "model" }));
-      for (const call of turn.calls) said.push(called(call.tool, call.input));
-    }
-    if (isLive()) said.push(el("p", { class: "faint loading" }, run.state === "waiting" ? "It waits for a person." : "It goes on…"));
+  for (const message of run.messages.slice(told)) {
+    const by = message.role === "user" ? "user" : "model";
+    for (const block of message.content) record.append(...piece(block, by));
   }
-  // What somebody has opened stays open.
-  const open = [...talk.querySelectorAll("details")].map((details) => details.open);
-  replace(talk, said);
-  talk.querySelectorAll("details").forEach((details, i) => { details.open = open[i] ?? false; });
+  told = run.messages.length;
+  drawNow();
+}
+
+function piece(block, by) {
+  switch (block.type) {
+    case "text": return [guestBlock(by === "user" ? "The user" : "The model", block.text, { kind: by })];
+    case "reasoning": return [aside("The model thought", guestBlock("Thinking", block.text ?? ""))];
+    case "tool_use": return [called(block.name, block.input)];
+    case "tool_result": return [aside(block.is_error ? "The call failed" : "The call’s result", contents(block.is_error ? "What the model was told" : "Result, from the tool", block.content))];
+    case "image": return contents("the conversation", [block]);
+    default: return [guestBlock("A block of the provider’s own", json(block))];
+  }
+}
+
+const aside = (summary, ...body) => el("details", { class: "aside" }, el("summary", {}, summary), ...body);
+
+/** What is being said just now, and is not in the record yet. */
+function drawNow() {
+  const turn = story.turns.at(-1);
+  const isOpen = isLive() && turn && turn.answered === undefined;
+  replace(now,
+    isOpen && turn.reasoning && !turn.text ? guestBlock("The model thinks", turn.reasoning.slice(-2000)) : null,
+    isOpen && turn.text ? guestBlock("The model", turn.text, { kind: "model" }) : null,
+    isLive() ? el("p", { class: "faint loading" }, run.state === "waiting" ? "It waits for a person." : "It goes on…") : null);
 }
 
 function called(tool, input) {
@@ -126,9 +132,9 @@ function draw() {
   requestAnimationFrame(() => {
     scheduled = false;
     timeline.draw();
-    if (!run?.messages) drawTalk();
+    drawNow();
     drawRaw();
-    replace(notes, story.notes.map((note) => el("p", { class: "banner calm" }, guestWord(note.text, 2000))));
+    replace(notes, story.notes.map((note) => el("p", { class: "banner calm" }, words(note.text))));
   });
 }
 
@@ -139,7 +145,7 @@ async function read() {
 }
 
 /** What one event changes of the head, without asking. */
-const TELLING = new Set(["turn_ended", "call_requested", "approval_requested", "approval_answered", "run_started", "run_ended"]);
+const TELLING = new Set(["turn_ended", "call_requested", "approval_requested", "approval_answered", "run_started", "run_continued", "call_ended", "run_ended"]);
 let rereading;
 function reread() {
   rereading ??= setTimeout(async () => {

@@ -1,7 +1,7 @@
 // Runs: what there is, how far it is, what it took.
-import { $, age, ask, badge, count, el, failure, guestWord, poll, replace, span, waiting } from "./kit.js";
+import { $, age, ask, badge, count, el, failure, guestWord, poll, replace, span, tokens, waiting } from "./kit.js";
 
-const STATES = ["running", "waiting", "completed", "failed", "cancelled", "max_iterations", "max_tokens", "max_tool_calls", "max_total_tokens", "timeout", "refused"];
+const STATES = ["running", "waiting", "completed", "failed", "cancelled", "refused", "truncated", "context_full", "iteration_limit", "tool_call_limit", "token_limit", "time_limit", "repeating", "no_call", "unknown_stop_reason"];
 const PAGE = 50;
 const screen = $("screen");
 const filter = { state: new URLSearchParams(location.search).get("state") ?? "", text: "" };
@@ -65,11 +65,6 @@ async function loadMore() {
 }
 
 const HEADS = ["State", "Task", "Model", "Turns", "Calls", "Tokens in / out", "Took", "Begun"];
-
-function tokens(usage) {
-  const input = usage.input === null ? null : usage.input + (usage.cache_read ?? 0) + (usage.cache_write ?? 0);
-  return input === null && usage.output === null ? "unknown" : `${count(input)} / ${count(usage.output)}`;
-}
 
 function row(run) {
   const cells = [

@@ -1,5 +1,5 @@
 // Health and figures, beside the settings that came with the page.
-import { $, ask, badge, capital, el, failure, poll, Problem, replace, waiting } from "./kit.js";
+import { $, ask, badge, capital, el, failure, poll, Problem, replace, samples, waiting } from "./kit.js";
 
 const screen = $("screen");
 const ready = $("ready");
@@ -13,16 +13,6 @@ const NAMES = {
   agentloop_approvals_pending: "Approvals waiting",
   agentloop_http_refused_total: "Requests refused",
 };
-
-/** Samples of the text format that have a name above: name, labels, value. */
-function samples(text) {
-  const found = [];
-  for (const line of text.split("\n")) {
-    const match = /^([a-z_]+)(?:\{(.*)\})? (\S+)$/.exec(line);
-    if (match && NAMES[match[1]]) found.push([NAMES[match[1]], (match[2] ?? "").replace(/^\w+="|"$/g, "").replaceAll("_", " "), Number(match[3])]);
-  }
-  return found;
-}
 
 let loaded = false;
 poll(async () => {
@@ -44,9 +34,12 @@ poll(async () => {
     throw error;
   }
   loaded = true;
-  const rows = samples(text);
-  waiting(rows.find(([name]) => name === "Approvals waiting")?.[2] ?? 0);
+  const rows = samples(text, Object.keys(NAMES));
+  waiting(rows.find(({ name }) => name === "agentloop_approvals_pending")?.value ?? 0);
   replace(screen, rows.length === 0 ? el("p", { class: "empty" }, "Nothing has happened yet.") : el("dl", { class: "figures" },
-    rows.map(([name, label, value]) => el("div", {}, el("dt", {}, name, label ? [": ", label] : null), el("dd", {}, value.toLocaleString("en"))))),
+    rows.map(({ name, labels, value }) => {
+      const of = Object.values(labels).join(", ");
+      return el("div", {}, el("dt", {}, NAMES[name], of ? `: ${of}` : null), el("dd", {}, value.toLocaleString("en")));
+    })),
     el("p", { class: "faint" }, "All figures, for Prometheus: ", el("a", { href: "/metrics" }, "/metrics"), ". The routes: ", el("a", { href: "/openapi.json" }, "/openapi.json"), "."));
 }, 3000);

@@ -53,7 +53,10 @@ pub(super) async fn show(
         ("Live runs at most", bounds.live_runs.to_string()),
         ("Ended runs kept", bounds.ended_runs.to_string()),
         ("Clients' calls at once", bounds.calls.to_string()),
-        ("A request's body at most", format!("{} KiB", bounds.body >> 10)),
+        (
+            "A request's body at most",
+            format!("{} KiB", bounds.body >> 10),
+        ),
         ("Time for a body", seconds(bounds.body_wait)),
     ];
     let shown = Shown {

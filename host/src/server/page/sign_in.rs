@@ -159,7 +159,12 @@ pub(super) async fn sign_in(
         return Ok(html(StatusCode::FORBIDDEN, &Asking { to, wrong: true }));
     }
     let secret = shared.sessions.begin()?;
-    Ok(with_cookie(see_other(to), &headers, &secret, LIFETIME.as_secs()))
+    Ok(with_cookie(
+        see_other(to),
+        &headers,
+        &secret,
+        LIFETIME.as_secs(),
+    ))
 }
 
 pub(super) async fn sign_out(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
@@ -225,7 +230,14 @@ mod tests {
         for to in ["/approvals", "/runs/0a1b", "/"] {
             assert_eq!(destination(Some(to)), to);
         }
-        for to in ["//evil.example", "https://evil.example/", "/\\evil", "/v1/runs", "/runs/../x", ""] {
+        for to in [
+            "//evil.example",
+            "https://evil.example/",
+            "/\\evil",
+            "/v1/runs",
+            "/runs/../x",
+            "",
+        ] {
             assert_eq!(destination(Some(to)), "/");
         }
         assert_eq!(destination(None), "/");

@@ -1,5 +1,5 @@
 // A run's events as turns and calls, and these as a timeline: a row for each call, all rows of a turn on one axis.
-import { badge, contents, count, el, guestBlock, guestWord, json, kindOf, replace, span } from "./kit.js";
+import { badge, contents, count, el, guestBlock, guestWord, json, kindOf, replace, span, words } from "./kit.js";
 
 /** The state of a run as far as its events tell. */
 export class Story {
@@ -89,6 +89,7 @@ export class Story {
       case "output_cut": this.#call(event).whole = event.whole; break;
       case "noted": this.notes.push(event); break;
       case "run_ended": this.ended = event; break;
+      case "run_continued": this.ended = null; break;
     }
     if (this.turns.length) this.turn.changed = true;
   }
@@ -146,6 +147,8 @@ export class Timeline {
         drawn = new Turn(turn, this.story);
         this.#turns.set(turn.key, drawn);
         this.list.append(drawn.element);
+        // So many that not all should be laid out.
+        if (this.#turns.size === 50) this.list.classList.add("many");
       }
       drawn.draw(now);
     }
@@ -228,7 +231,7 @@ class Lane {
     const end = call.ended ?? over?.ts ?? now;
     const bars = call.waits.map((wait) => [wait.kind, wait.from, wait.to ?? end]);
     if (call.started !== undefined) bars.push([`ran ${call.outcome ? kindOf(call.outcome) : "going"}`, call.started, end]);
-    else if (call.ended !== undefined && bars.length === 0) bars.push([`never ${kindOf(call.outcome)}`, call.ended, call.ended]);
+    else if (call.ended !== undefined) bars.push([`never ${kindOf(call.outcome)}`, call.ended, call.ended]);
     while (this.track.children.length > bars.length) this.track.lastChild.remove();
     bars.forEach(([kind, from, to], i) => {
       const bar = this.track.children[i] ?? this.track.appendChild(el("span"));
@@ -252,7 +255,7 @@ class Lane {
     replace(this.body,
       el("dl", { class: "facts" },
         el("dt", {}, "Call"), el("dd", {}, guestWord(call.id, 80)),
-        call.why ? [el("dt", {}, "Asked because"), el("dd", {}, call.why)] : null,
+        call.why ? [el("dt", {}, "Asked because"), el("dd", {}, words(call.why))] : null,
         verdict ? [el("dt", {}, "A person"), el("dd", {}, verdict.allowed ? "allowed it" : "denied it", verdict.reason ? [": ", guestWord(verdict.reason, 4000)] : null)] : null),
       guestBlock("Arguments, from the model", json(call.input ?? {})),
       call.logs.length ? guestBlock("Log, from the tool", call.logs.map((line) => `${line.level}: ${line.text}`).join("\n")) : null,

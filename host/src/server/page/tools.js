@@ -1,5 +1,5 @@
 // Tools: what each may touch, what bounds it, and a form to try it.
-import { $, ask, badge, bytes, capital, contents, el, failure, guestBlock, guestWord, json, poll, replace, span, waiting } from "./kit.js";
+import { $, ask, badge, bytes, capital, contents, count, el, failure, guestBlock, guestWord, json, poll, replace, samples, span, waiting, words } from "./kit.js";
 
 const screen = $("screen");
 const SMALL = 2000;
@@ -81,7 +81,7 @@ function tryIt(tool) {
     },
   }, controls.map(([, made]) => el("div", { class: "field" }, made.nodes.filter(Boolean))), el("div", { class: "choices" }, send, end));
   if (simple && properties.length === 0) form.prepend(el("p", { class: "faint" }, "It takes no arguments."));
-  return el("section", {}, el("h4", {}, "Try it"), form, out);
+  return el("section", {}, el("h2", {}, "Try it"), form, out);
 }
 
 function touches(tool) {
@@ -93,8 +93,8 @@ function touches(tool) {
   const verdict = requests.length === 0 ? "It asks for nothing and may touch nothing." : grants.length === 0 ? "Nothing of what it asks for is granted." : null;
   return el("div", {},
     el("div", { class: "pair" },
-      el("div", {}, el("h4", {}, "It asks for"), requests.length ? el("ul", {}, requests) : el("p", { class: "faint" }, "nothing")),
-      el("div", {}, el("h4", {}, "It may touch (asked for and granted)"), grants.length ? el("ul", {}, grants) : el("p", { class: "faint" }, "nothing"))),
+      el("div", {}, el("h2", {}, "It asks for"), requests.length ? el("ul", {}, requests) : el("p", { class: "faint" }, "nothing")),
+      el("div", {}, el("h2", {}, "It may touch (asked for and granted)"), grants.length ? el("ul", {}, grants) : el("p", { class: "faint" }, "nothing"))),
     verdict ? el("p", { class: "faint" }, verdict) : null);
 }
 
@@ -115,6 +115,20 @@ function grantWord(tool) {
   return el("strong", { class: "word good" }, `${tool.may_touch.length} granted`);
 }
 
+/** How calls of each tool ended, by the tool's name. */
+let ends = new Map();
+
+function past(tool) {
+  const region = el("p", { "data-calls": tool.name });
+  drawPast(region);
+  return region;
+}
+
+function drawPast(region) {
+  const ended = ends.get(region.dataset.calls);
+  replace(region, ended ? [...ended].map(([outcome, n], i) => [i ? " " : null, badge(outcome), ` ${count(n)}`]).flat() : el("span", { class: "faint" }, "none"));
+}
+
 function entry(tool) {
   const body = el("div", { class: "lane-body" });
   const details = el("details", {
@@ -124,7 +138,7 @@ function entry(tool) {
       replace(body,
         guestBlock("It says of itself", tool.description),
         touches(tool),
-        el("h4", {}, "Bounds and origin"),
+        el("h2", {}, "Bounds and origin"),
         el("dl", { class: "facts" },
           el("dt", {}, "Kind"), el("dd", {}, tool.plugin ? ["from the plugin ", guestWord(tool.plugin, 80)] : "the host’s own or a server’s"),
           el("dt", {}, "Time for a call"), el("dd", {}, tool.timeout_ms === null ? "without end" : span(tool.timeout_ms)),
@@ -132,6 +146,7 @@ function entry(tool) {
           el("dt", {}, "Calls at once"), el("dd", {}, tool.parallel_safe ? "side by side" : "one after another"),
           el("dt", {}, "It claims"), el("dd", {}, claims(tool.annotations)),
           tool.digest ? [el("dt", {}, "Component"), el("dd", {}, el("code", { class: "digest" }, tool.digest))] : null),
+        el("h2", {}, "Calls since the server started"), past(tool),
         el("details", { class: "aside" }, el("summary", {}, "Input schema"), guestBlock("As the tool declares it", json(tool.input_schema))),
         tool.output_schema ? el("details", { class: "aside" }, el("summary", {}, "Output schema"), guestBlock("As the tool declares it", json(tool.output_schema))) : null,
         tryIt(tool));
@@ -161,8 +176,9 @@ let loaded = false;
 poll(async () => {
   let tools;
   let open;
+  let figures;
   try {
-    [tools, open] = await Promise.all([ask("/v1/tools"), ask("/v1/approvals")]);
+    [tools, open, figures] = await Promise.all([ask("/v1/tools"), ask("/v1/approvals"), ask("/metrics")]);
   } catch (error) {
     if (!loaded) replace(screen, failure(error));
     throw error;
@@ -170,6 +186,12 @@ poll(async () => {
   waiting(open.approvals.length);
   if (!loaded) replace(screen, el("form", { class: "filters", submit: (event) => event.preventDefault() }, el("label", { for: "find" }, "Find"), wanted), status, aside, list);
   loaded = true;
+  ends = new Map();
+  for (const { labels, value } of samples(figures, ["agentloop_calls_total"])) {
+    if (!ends.has(labels.tool)) ends.set(labels.tool, new Map());
+    ends.get(labels.tool).set(labels.outcome, value);
+  }
+  for (const region of list.querySelectorAll("[data-calls]")) drawPast(region);
   const now = JSON.stringify(tools);
   if (now === before) return;
   before = now;
@@ -180,6 +202,6 @@ poll(async () => {
     return known.get(text) ?? { tool, text, element: entry(tool) };
   });
   replace(list, entries.length ? entries.map((one) => one.element) : el("div", { class: "empty" }, el("p", {}, "No tools."), el("p", { class: "faint" }, "Put components into a plugins folder; they appear here by themselves.")));
-  replace(aside, tools.set_aside.length ? el("section", { class: "banner bad" }, el("h2", {}, "Set aside"), el("ul", {}, tools.set_aside.map((one) => el("li", {}, guestWord(one.what, 200), ": ", guestWord(capital(one.why), 1000), ".")))) : null);
+  replace(aside, tools.set_aside.length ? el("section", { class: "banner bad" }, el("h2", {}, "Set aside"), el("ul", {}, tools.set_aside.map((one) => el("li", {}, guestWord(one.what, 200), ": ", words(`${capital(one.why)}.`))))) : null);
   filter();
 }, 4000);
