@@ -4,10 +4,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
 };
 
 use agentloop_host::{
@@ -15,12 +12,14 @@ use agentloop_host::{
     capability::Grants,
     config::permissions::Rule,
     ids::PluginName,
+    provider::{ModelReply, ModelRequest, Provider, ProviderError, Watch},
     registry::{Plugin, Registry, native::NativeTool},
     server::{
         Bounds, NewAgent, Parts, Server,
         access::{Access, Token},
         listen::{Listener, Patience},
     },
+    transcript::{Message, Role},
 };
 use agentloop_tests::{
     agent::{calls, says, scripted},
@@ -387,39 +386,67 @@ async fn registry(go_on: &Arc<Semaphore>) -> Registry {
     Registry::with_plugins(own, plugins, Some(&sandbox), Vec::new()).unwrap()
 }
 
-/// What the model says in one run after another.
-fn scripts() -> Vec<Value> {
-    let usage = json!({"input": 1200, "output": 80, "cache_read": 3000});
-    let with_usage = |mut reply: Value| {
-        reply["usage"] = usage.clone();
-        reply
-    };
-    vec![
-        json!([
-            with_usage(calls(&[
-                ("l", "left", json!({})),
-                ("r", "right", json!({}))
-            ])),
-            with_usage(calls(&[
+/// A model that goes by what the user said last, and by how often it has answered since: a run may change hands
+/// between two of its replies.
+struct Storyteller;
+
+impl Storyteller {
+    fn reply(said: &str, answered: usize) -> Value {
+        let mut reply = match (said, answered) {
+            ("Meet, then echo twice.", 0) => {
+                calls(&[("l", "left", json!({})), ("r", "right", json!({}))])
+            }
+            ("Meet, then echo twice.", 1) => calls(&[
                 ("one", "echo__echo", json!({"text": HOSTILE})),
                 ("two", "echo__echo", json!({"text": "the second"})),
-            ])),
-            with_usage(says(&format!("Done. {HOSTILE}"))),
-        ]),
-        json!([says("And more.")]),
-        json!([{"error": {"kind": "auth", "message": format!("wrong key {HOSTILE}")}}]),
-        json!([says(&"A long answer. ".repeat(5000))]),
-        json!([calls(&[("f", "forever", json!({}))])]),
-    ]
+            ]),
+            ("Meet, then echo twice.", _) => says(&format!("Done. {HOSTILE}")),
+            ("This one fails.", _) => {
+                return json!({"error": {"kind": "auth", "message": format!("wrong key {HOSTILE}")}});
+            }
+            ("This one says much.", _) => says(&"A long answer. ".repeat(5000)),
+            ("This one is stopped.", _) => calls(&[("f", "forever", json!({}))]),
+            (_, _) => says("And more."),
+        };
+        reply["usage"] = json!({"input": 1200, "output": 80, "cache_read": 3000});
+        reply
+    }
 }
 
-fn one_after_another(registry: Registry) -> NewAgent {
-    let (registry, scripts) = (Arc::new(registry), scripts());
-    let next = AtomicUsize::new(0);
+#[async_trait::async_trait]
+impl Provider for Storyteller {
+    fn name(&self) -> &str {
+        "storyteller"
+    }
+
+    async fn ask(
+        &self,
+        request: &ModelRequest<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<ModelReply, ProviderError> {
+        let messages = request.messages;
+        let said = |message: &Message| {
+            let is_user = message.role == Role::User;
+            is_user
+                .then(|| message.last_text().map(str::to_owned))
+                .flatten()
+        };
+        let last = messages.iter().rposition(|message| said(message).is_some());
+        let last = last.unwrap();
+        let answered = messages[last..]
+            .iter()
+            .filter(|message| message.role == Role::Assistant)
+            .count();
+        let reply = Self::reply(&said(&messages[last]).unwrap(), answered);
+        scripted(json!([reply])).ask(request, watch).await
+    }
+}
+
+fn storytellers(registry: Registry) -> NewAgent {
+    let registry = Arc::new(registry);
     Arc::new(move || {
-        let script = scripts.get(next.fetch_add(1, Ordering::SeqCst));
-        let script = script.cloned().unwrap_or_else(|| json!([says("Done.")]));
-        let mut agent = ToolLoop::new(scripted(script), "scripted-model", Arc::clone(&registry));
+        let model = Arc::new(Storyteller);
+        let mut agent = ToolLoop::new(model, "scripted-model", Arc::clone(&registry));
         agent.deps.permissions.ask = vec![Rule::parse("echo.echo").unwrap()];
         Ok(agent)
     })
@@ -454,7 +481,7 @@ async fn page_in_chromium() {
     let modules = browser_modules();
     let go_on = Arc::new(Semaphore::new(0));
     let with_tools = registry(&go_on).await;
-    let agents = one_after_another(registry(&go_on).await);
+    let agents = storytellers(registry(&go_on).await);
     let settings = vec![
         "model = \"scripted-model\"  # from ./agentloop.toml".to_owned(),
         "limits.max_tokens = 4096  # from default".to_owned(),

@@ -166,7 +166,7 @@ assert.equal(await page.locator("tbody tr").count(), 1);
 await page.locator("#text").fill("");
 await page.locator("#state").selectOption("completed");
 await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 2);
-await page.locator("#state").selectOption("timeout");
+await page.locator("#state").selectOption("time_limit");
 await page.locator("text=No run is in the state").waitFor();
 
 // Tools, and one tried.
