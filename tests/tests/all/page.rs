@@ -401,6 +401,10 @@ impl Storyteller {
                 ("two", "echo__echo", json!({"text": "the second"})),
             ]),
             ("Meet, then echo twice.", _) => says(&format!("Done. {HOSTILE}")),
+            ("Ask for two.", 0) => calls(&[
+                ("one", "echo__echo", json!({"text": "1"})),
+                ("two", "echo__echo", json!({"text": "2"})),
+            ]),
             ("This one fails.", _) => {
                 return json!({"error": {"kind": "auth", "message": format!("wrong key {HOSTILE}")}});
             }

@@ -82,13 +82,32 @@ export function card(question, over) {
       question.digest ? [el("dt", {}, "Component"), el("dd", {}, el("code", { class: "digest" }, question.digest))] : null),
     guestBlock("Arguments, exactly as the tool would get them", json(question.arguments), { whole: true, kind: "exact" }),
     controls, said);
-  return element;
+  return { element, answer };
 }
 
 /** Keeps cards for all open questions that `wanted` takes; those that were answered here stay until the page goes. */
 export function inbox(region, wanted, empty) {
   const cards = new Map();
   const done = new Set();
+  const answers = new Map();
+  /** Allows exactly those that were there at the first press; the second press says so. */
+  const all = el("div", { class: "choices", hidden: true });
+  let meant = [];
+  const offer = el("button", { type: "button", click: () => {
+    meant = [...cards.keys()].filter((id) => !done.has(id));
+    replace(all, el("button", { type: "button", class: "primary", click: allow }, `Yes, allow these ${meant.length} once`), el("button", { type: "button", class: "quiet", click: reset }, "No"));
+    all.firstChild.focus();
+  } });
+  async function allow() {
+    const ids = meant.filter((id) => !done.has(id));
+    reset();
+    for (const id of ids) await answers.get(id)("once");
+  }
+  function reset() {
+    replace(all, offer);
+  }
+  reset();
+  region.before(all);
   return {
     show(questions) {
       const open = questions.filter(wanted);
@@ -102,12 +121,15 @@ export function inbox(region, wanted, empty) {
       }
       for (const question of open) {
         if (cards.has(question.id)) continue;
-        const element = card(question, (id) => done.add(id));
+        const { element, answer } = card(question, (id) => done.add(id));
         cards.set(question.id, element);
+        answers.set(question.id, answer);
         region.append(element);
       }
       const n = open.filter((question) => !done.has(question.id)).length;
       if (empty) empty.hidden = n > 0;
+      all.hidden = n < 2;
+      offer.textContent = `Allow all ${n} once…`;
       return n;
     },
     /** Moves between open questions. */
@@ -136,6 +158,7 @@ if (location.pathname === "/approvals") {
   const empty = el("div", { class: "empty", hidden: true }, el("p", {}, "Nothing waits for a person."),
     el("p", { class: "faint" }, "A call comes here when a rule says “ask” for its tool, or when no rule says anything."));
   const cards = el("div", {});
+  const region = el("div", {}, cards);
   const box = inbox(cards, () => true, empty);
   const status = el("p", { role: "status", class: "faint" });
   let loaded = false;
@@ -150,7 +173,7 @@ if (location.pathname === "/approvals") {
     if (!loaded) {
       loaded = true;
       replace(screen, el("p", { class: "faint keys" }, el("kbd", {}, "j"), " ", el("kbd", {}, "k"), " next and previous; then ",
-        el("kbd", {}, "a"), " once, ", el("kbd", {}, "r"), " this run, ", el("kbd", {}, "w"), " always, ", el("kbd", {}, "d"), " deny"), status, empty, cards);
+        el("kbd", {}, "a"), " once, ", el("kbd", {}, "r"), " this run, ", el("kbd", {}, "w"), " always, ", el("kbd", {}, "d"), " deny"), status, empty, region);
     }
     const n = box.show(open);
     waiting(n);

@@ -74,9 +74,16 @@ function drawHead() {
       el("div", {}, el("dt", {}, "Took"), el("dd", {}, span((run.ended_ms ?? Date.now()) - run.created_ms))),
       el("div", {}, el("dt", {}, "Begun"), el("dd", {}, age(run.created_ms)))),
     cached ? el("p", { class: "faint" }, `Of the tokens in, ${cached}.`) : null,
-    run.ending && run.state !== "completed" ? el("p", { class: `banner ${run.state === "cancelled" ? "calm" : "bad"}` }, words(`${capital(run.ending)}.`)) : null);
+    ending());
   cancel.hidden = !isLive();
   goOn.hidden = isLive();
+}
+
+/** How it ended, where that is news. Why one failed can hold words of the provider or of a tool. */
+function ending() {
+  if (!run.ending || run.state === "completed" || isLive()) return null;
+  if (run.state === "failed") return el("div", { class: "banner bad" }, el("p", {}, "The run failed."), guestBlock("Why", run.ending));
+  return el("p", { class: `banner ${run.state === "cancelled" ? "calm" : "bad"}` }, words(`${capital(run.ending)}.`));
 }
 
 /** The conversation as the run's record has it. It only grows, so that what somebody has opened stays as it is. */
@@ -134,7 +141,7 @@ function draw() {
     timeline.draw();
     drawNow();
     drawRaw();
-    replace(notes, story.notes.map((note) => el("p", { class: "banner calm" }, words(note.text))));
+    replace(notes, story.notes.map((note) => el("p", { class: "banner calm" }, words(`${capital(note.text)}.`))));
   });
 }
 
@@ -166,7 +173,8 @@ async function listen() {
       event: (event) => {
         lines.push(JSON.stringify(event));
         story.add(event);
-        if (TELLING.has(event.type)) reread();
+        // What was read already knows of what came before it.
+        if (TELLING.has(event.type) && event.seq > (run.last_seq ?? -1)) reread();
         draw();
       },
     });
@@ -178,10 +186,11 @@ async function listen() {
 let refreshApprovals;
 function begin() {
   const cards = el("div", {});
+  const questions = el("div", {}, cards);
   const empty = el("p", { hidden: true });
   const box = inbox(cards, (question) => question.run === id, empty);
   const askedHead = el("h2", { id: "asked-h" }, "Waits for your word");
-  const askedSection = el("section", { class: "asked", "aria-labelledby": "asked-h", hidden: true }, askedHead, cards);
+  const askedSection = el("section", { class: "asked", "aria-labelledby": "asked-h", hidden: true }, askedHead, questions);
   replace(screen, head, problem, el("div", { class: "choices" }, cancel,
       el("a", { href: `/v1/runs/${id}/trace.md`, id: "markdown" }, "Markdown"), el("a", { href: `/v1/runs/${id}/trace.jsonl` }, "Events (JSONL)")),
     askedSection, notes,
@@ -195,7 +204,6 @@ function begin() {
     waiting(open.length);
     box.show(open);
     askedSection.hidden = cards.children.length === 0;
-    askedHead.hidden = false;
   }, 2000);
   keys(box);
   draw();

@@ -1,5 +1,5 @@
 // Health and figures, beside the settings that came with the page.
-import { $, ask, badge, capital, el, failure, poll, Problem, replace, samples, waiting } from "./kit.js";
+import { $, ask, badge, capital, count, el, failure, guestWord, poll, Problem, replace, samples, waiting } from "./kit.js";
 
 const screen = $("screen");
 const ready = $("ready");
@@ -36,10 +36,13 @@ poll(async () => {
   loaded = true;
   const rows = samples(text, Object.keys(NAMES));
   waiting(rows.find(({ name }) => name === "agentloop_approvals_pending")?.value ?? 0);
-  replace(screen, rows.length === 0 ? el("p", { class: "empty" }, "Nothing has happened yet.") : el("dl", { class: "figures" },
-    rows.map(({ name, labels, value }) => {
-      const of = Object.values(labels).join(", ");
-      return el("div", {}, el("dt", {}, NAMES[name], of ? `: ${of}` : null), el("dd", {}, value.toLocaleString("en")));
-    })),
+  const plain = rows.filter(({ labels }) => Object.keys(labels).length === 0);
+  const split = rows.filter(({ labels }) => Object.keys(labels).length > 0);
+  replace(screen,
+    el("dl", { class: "figures" }, plain.map(({ name, value }) => el("div", {}, el("dt", {}, NAMES[name]), el("dd", {}, count(value))))),
+    split.length === 0 ? null : el("table", {},
+      el("caption", { class: "unseen" }, "Figures by tool and outcome"),
+      el("thead", {}, el("tr", {}, ["Figure", "Of", "Count"].map((head) => el("th", { scope: "col" }, head)))),
+      el("tbody", {}, split.map(({ name, labels, value }) => el("tr", {}, el("td", {}, NAMES[name]), el("td", {}, guestWord(Object.values(labels).join(", "), 120)), el("td", { class: "number" }, count(value)))))),
     el("p", { class: "faint" }, "All figures, for Prometheus: ", el("a", { href: "/metrics" }, "/metrics"), ". The routes: ", el("a", { href: "/openapi.json" }, "/openapi.json"), "."));
 }, 3000);

@@ -109,7 +109,7 @@ function claims(annotations) {
 }
 
 function grantWord(tool) {
-  if (!tool.sandboxed) return el("strong", { class: "word wait" }, "outside");
+  if (!tool.sandboxed) return el("strong", { class: "word wait" }, "not sandboxed");
   if (tool.requests.length === 0) return el("strong", { class: "word calm" }, "touches nothing");
   if (tool.may_touch.length === 0) return el("strong", { class: "word bad" }, "nothing granted");
   return el("strong", { class: "word good" }, `${tool.may_touch.length} granted`);

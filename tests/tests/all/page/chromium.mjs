@@ -82,19 +82,23 @@ await look("approvals", `${OPEN}/approvals`, ".question");
 await page.goto(`${OPEN}/approvals`);
 await page.locator(".question").nth(1).waitFor();
 assert.match(await page.title(), /^\(2\) /);
-const first = page.locator(".question").nth(0);
-const second = page.locator(".question").nth(1);
+// Both are asked at once, so that either can stand first.
+const first = page.locator(".question", { hasText: "<img src" });
+const second = page.locator(".question", { hasText: "the second" });
+const isFocused = (card) => card.evaluate((element) => element === document.activeElement);
 const exact = await first.locator(".exact pre").textContent();
 assert.ok(exact.includes("<img src=x onerror="), exact);
 for (const name of ["U+202E", "U+2066", "U+200B", "U+E0041"]) assert.ok(exact.includes(name), `${name} in ${exact}`);
 await page.keyboard.press("j");
-assert.equal(await first.evaluate((card) => card === document.activeElement), true);
+if (await isFocused(second)) await page.keyboard.press("j");
+assert.ok(await isFocused(first));
 await page.keyboard.press("a");
 await first.locator("text=Allowed once").waitFor();
 // One more key is no answer to the next question.
 await page.keyboard.press("a");
 assert.equal(await second.locator("button[data-verdict=once]").isEnabled(), true);
 await page.keyboard.press("j");
+assert.ok(await isFocused(second));
 await page.keyboard.press("d");
 await page.keyboard.type("not this one");
 await page.keyboard.press("Enter");
@@ -182,6 +186,14 @@ await shout.locator("text=Call it").click();
 await shout.locator(".answer .word.good").waitFor();
 assert.ok((await shout.locator(".answer pre").textContent()).includes("<B>HÉ</B>"));
 await unharmed("tools");
+
+// Several at once: exactly those that were there, in two presses.
+await begin("Ask for two.");
+await page.locator("text=Allow all 2 once…").click();
+await page.locator("text=Yes, allow these 2 once").click();
+await page.waitForFunction(() => document.querySelector("#state")?.textContent === "completed");
+assert.deepEqual(await page.locator("details.lane .word").allTextContents(), ["ok", "ok"]);
+quiet("two at once");
 
 // Settings and health.
 await look("settings", `${OPEN}/settings`, ".figures dd");
