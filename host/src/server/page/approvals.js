@@ -1,5 +1,5 @@
 // Approvals: exactly what is asked for, by whom and why; and a person's word.
-import { $, age, ask, capital, el, failure, guestBlock, guestWord, json, poll, Problem, replace, until, waiting, words } from "./kit.js";
+import { $, age, ask, capital, el, failure, guestBlock, json, poll, Problem, replace, shown, until, waiting, words } from "./kit.js";
 
 /** A question as a card. `over` is told once it is no longer open here. */
 export function card(question, over) {
@@ -78,7 +78,7 @@ export function card(question, over) {
       el("dt", {}, "Asked by"), el("dd", {}, inRun ? el("a", { href: `/runs/${question.run}` }, `run ${question.run.slice(0, 8)}`) : "a client’s own call"),
       el("dt", {}, "Waiting since"), el("dd", {}, age(question.asked_ms)),
       el("dt", {}, "Counts as denied"), el("dd", {}, until(question.expires_ms)),
-      el("dt", {}, "May touch"), el("dd", {}, question.may_touch.length ? el("ul", { class: "plain" }, question.may_touch.map((line) => el("li", {}, guestWord(line, 400)))) : "nothing outside its sandbox"),
+      el("dt", {}, "May touch"), el("dd", {}, question.may_touch.length ? el("ul", { class: "plain" }, question.may_touch.map((line) => el("li", {}, shown(line)))) : "nothing outside its sandbox"),
       question.digest ? [el("dt", {}, "Component"), el("dd", {}, el("code", { class: "digest" }, question.digest))] : null),
     guestBlock("Arguments, exactly as the tool would get them", json(question.arguments), { whole: true, kind: "exact" }),
     controls, said);

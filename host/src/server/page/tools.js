@@ -1,5 +1,5 @@
 // Tools: what each may touch, what bounds it, and a form to try it.
-import { $, ask, badge, bytes, capital, contents, count, el, failure, guestBlock, guestWord, json, poll, replace, samples, span, waiting, words } from "./kit.js";
+import { $, ask, badge, bytes, capital, contents, count, el, failure, guestBlock, guestWord, json, poll, replace, samples, shown, span, waiting, words } from "./kit.js";
 
 const screen = $("screen");
 const SMALL = 2000;
@@ -86,10 +86,10 @@ function tryIt(tool) {
 
 function touches(tool) {
   if (!tool.sandboxed) {
-    return el("p", { class: "banner wait" }, tool.may_touch.length ? "It runs outside the sandbox: " : "It is part of the host and runs outside the sandbox.", tool.may_touch.map((line) => guestWord(line, 400)));
+    return el("p", { class: "banner wait" }, tool.may_touch.length ? "It runs outside the sandbox: " : "It is part of the host and runs outside the sandbox.", tool.may_touch.flatMap(shown));
   }
   const requests = tool.requests.map((request) => el("li", {}, guestWord(request.capability, 200), request.reason ? [el("span", { class: "faint" }, ", it says: "), guestWord(request.reason, 400)] : null));
-  const grants = tool.may_touch.map((line) => el("li", {}, guestWord(line, 400)));
+  const grants = tool.may_touch.map((line) => el("li", {}, shown(line)));
   const verdict = requests.length === 0 ? "It asks for nothing and may touch nothing." : grants.length === 0 ? "Nothing of what it asks for is granted." : null;
   return el("div", {},
     el("div", { class: "pair" },
