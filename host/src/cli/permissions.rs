@@ -1,5 +1,7 @@
 //! `permissions test`: what would become of a call, and which rule says so. Nothing runs.
 
+mod import;
+
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
@@ -31,6 +33,8 @@ pub struct PermissionsArgs {
 enum PermissionsCommand {
     /// Say what would become of a call, and which rule says so; nothing runs
     Test(TestArgs),
+    /// Print the rules of a Claude Code settings file as rules of this host, and say what can't be carried over
+    Import(import::ImportArgs),
 }
 
 #[derive(Debug, Args)]
@@ -47,6 +51,7 @@ struct TestArgs {
 pub async fn run(args: &PermissionsArgs, global: &Global) -> anyhow::Result<Exit> {
     match &args.command {
         PermissionsCommand::Test(args) => test(args, global).await,
+        PermissionsCommand::Import(args) => import::import(args),
     }
 }
 
