@@ -15,12 +15,13 @@ use std::{
 
 const TARGET: &str = "wasm32-wasip2";
 /// Each is a member of the workspace in `tests/guests`.
-const GUESTS: [&str; 8] = [
+const GUESTS: [&str; 9] = [
     "author",
     "conformance",
     "echo",
     "helpful",
     "hostile",
+    "keeper",
     "plain",
     "program",
     "server",

@@ -1,8 +1,17 @@
 //! What a tool may reach: requested by the component, granted by the operator, both needed.
 
-use std::{fmt, path::PathBuf, time::Duration};
+mod secret;
+
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
+
+use crate::ids::SecretName;
+
+pub use self::secret::{
+    InvalidSecret, MAX_SECRET_BYTES, MIN_SECRET_BYTES, SECRET_PLACEHOLDER, SecretGrant,
+    SecretPlace, SecretSource, SecretValue,
+};
 
 /// How far a folder is opened. `Write` includes reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -175,6 +184,8 @@ pub enum Capability {
     },
     /// `*` stands for whatever is granted. Only a component that can't declare requests has that.
     Environment { name: String },
+    /// The host puts it into requests; the tool never sees it.
+    Secret { name: SecretName },
 }
 
 impl fmt::Display for Capability {
@@ -204,6 +215,7 @@ impl fmt::Display for Capability {
                 f.write_str("granted environment variables")
             }
             Self::Environment { name } => write!(f, "the environment variable {name}"),
+            Self::Secret { name } => write!(f, "the secret {name} in its requests"),
         }
     }
 }
@@ -261,6 +273,7 @@ pub struct Grants {
     pub folders: Vec<FolderGrant>,
     pub http: Vec<HttpGrant>,
     pub environment: Vec<EnvironmentGrant>,
+    pub secrets: Vec<Arc<SecretGrant>>,
 }
 
 fn method_allowed(methods: &[String], method: &str) -> bool {
@@ -279,7 +292,8 @@ impl Request {
             }
             Capability::Folder { .. }
             | Capability::Http { .. }
-            | Capability::Environment { .. } => None,
+            | Capability::Environment { .. }
+            | Capability::Secret { .. } => None,
         }
     }
 }
@@ -292,6 +306,7 @@ pub struct Reach {
     /// Grants under which at least one request falls; use [`Reach::allows_http`], which asks both sides.
     pub http: Vec<HttpGrant>,
     pub environment: Vec<EnvironmentGrant>,
+    pub secrets: Vec<Arc<SecretGrant>>,
     http_requests: Vec<(OriginPattern, Vec<String>)>,
     outside: bool,
 }
@@ -315,6 +330,7 @@ impl Reach {
         folders: Vec::new(),
         http: Vec::new(),
         environment: Vec::new(),
+        secrets: Vec::new(),
         http_requests: Vec::new(),
         outside: false,
     };
@@ -338,7 +354,9 @@ impl Reach {
             .iter()
             .filter_map(|r| match &r.capability {
                 Capability::Http { origin, methods } => Some((origin.clone(), methods.clone())),
-                Capability::Folder { .. } | Capability::Environment { .. } => None,
+                Capability::Folder { .. }
+                | Capability::Environment { .. }
+                | Capability::Secret { .. } => None,
             })
             .collect();
         let http = if http_requests.is_empty() {
@@ -356,10 +374,21 @@ impl Reach {
             })
             .cloned()
             .collect();
+        let secrets = grants
+            .secrets
+            .iter()
+            .filter(|grant| {
+                requests.iter().any(
+                    |r| matches!(&r.capability, Capability::Secret { name } if *name == grant.name),
+                )
+            })
+            .cloned()
+            .collect();
         Self {
             folders,
             http,
             environment,
+            secrets,
             http_requests,
             outside: false,
         }

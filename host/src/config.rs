@@ -16,6 +16,7 @@ mod origin;
 pub mod permissions;
 mod places;
 mod resolve;
+mod secrets;
 mod template;
 pub mod trust;
 mod units;

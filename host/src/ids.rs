@@ -105,6 +105,10 @@ name! {
     PluginName, "plugin name"
 }
 name! {
+    /// The name of a secret in the settings, and that under which a tool asks for it.
+    SecretName, "name of a secret"
+}
+name! {
     /// Ties a result to its call; unique in a run.
     ToolUseId, "tool use id"
 }

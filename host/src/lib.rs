@@ -35,6 +35,8 @@
 //!
 //! - Only `sandbox` names wasmtime, and exactly one place makes a `Store`: a fresh one per call, never without
 //!   limits.
+//! - The value of a secret is put into a request behind all checks, in `sandbox`, and taken out of all that a guest
+//!   gets and says; its type prints nothing.
 //! - [`policy::Authorized`] has no constructor outside `policy`, and the sandbox takes nothing else.
 //! - The model and the tools can reach nothing that grants, allows or answers.
 //! - Values do no I/O and read no clock.

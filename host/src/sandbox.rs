@@ -16,6 +16,8 @@ mod load;
 mod metadata;
 mod output;
 mod refusal;
+mod scrub;
+mod secrets;
 mod store;
 mod wasi;
 
@@ -226,13 +228,15 @@ impl Sandbox {
     ) -> Result<Running, LoadError> {
         let linked = self.linked(call.component, call.limits).await?;
         let extra_memories = self.extra_memories(&linked).await?;
+        let secrets = self.parts.egress.secrets(call.reach).await;
+        let scrubber = secrets.as_ref().map(|secrets| secrets.scrubber().clone());
         let started = Instant::now();
         let deadline = call.limits.timeout.and_then(|t| started.checked_add(t));
         Ok(Running {
             egress: self
                 .parts
                 .egress
-                .for_call(call.reach, call.plugin, deadline),
+                .for_call(call.reach, call.plugin, secrets, deadline),
             component: call.component.clone(),
             plugin: call.plugin.clone(),
             _ticking: linked.guest.ticker.ticking(),
@@ -241,7 +245,8 @@ impl Sandbox {
             arguments: authorized.into_call().input,
             reach: call.reach.clone(),
             limits: *call.limits,
-            output: GuestOutput::new(listener),
+            output: GuestOutput::new(listener, scrubber.clone()),
+            scrubber,
             started,
             deadline,
             _slot: (slot, extra_memories),

@@ -51,16 +51,19 @@ fn definition(definition: &Definition) -> types::ToolDefinition {
         requests: definition
             .requests
             .iter()
-            .map(|request| types::Request {
-                capability: capability(&request.capability),
-                reason: request.reason.into(),
+            .filter_map(|request| {
+                Some(types::Request {
+                    capability: capability(&request.capability)?,
+                    reason: request.reason.into(),
+                })
             })
             .collect(),
     }
 }
 
-fn capability(capability: &Capability) -> types::Capability {
-    match *capability {
+/// `None`: only the section can say it.
+fn capability(capability: &Capability) -> Option<types::Capability> {
+    Some(match *capability {
         Capability::Folder { path, write } => types::Capability::Folder(types::Folder {
             path: path.into(),
             access: if write {
@@ -74,7 +77,8 @@ fn capability(capability: &Capability) -> types::Capability {
             methods: methods.iter().map(|&method| method.into()).collect(),
         }),
         Capability::Environment(name) => types::Capability::Environment(name.into()),
-    }
+        Capability::Secret(_) => return None,
+    })
 }
 
 fn content(content: Content) -> types::Content {

@@ -45,6 +45,7 @@ pub enum Capability {
         methods: &'static [&'static str],
     },
     Environment(&'static str),
+    Secret(&'static str),
 }
 
 /// The content of the section `agentloop-tools`: one JSON document and a line end, since a linker puts
@@ -152,6 +153,11 @@ const fn write_request<const N: usize>(text: &mut Text<N>, request: &Request) {
         }
         Capability::Environment(name) => {
             text.raw("{\"environment\":");
+            text.string(name);
+            text.raw("}");
+        }
+        Capability::Secret(name) => {
+            text.raw("{\"secret\":");
             text.string(name);
             text.raw("}");
         }

@@ -152,9 +152,13 @@
 //!
 //! # What a tool may reach
 //!
-//! Nothing but what it requests with `http(…)`, `folder(…)` or `env(…)` *and* the operator grants. Granted folders and
+//! Nothing but what it requests with `http(…)`, `folder(…)`, `env(…)` or `secret(…)` *and* the operator grants. Granted folders and
 //! environment variables are used through `std::fs` and `std::env`, origins through [`http`]. What the host refuses is
 //! [`ToolError::Denied`] after a `?`.
+//!
+//! What opens an API is better requested with `secret("NAME", …)` than read from a variable: the operator's settings say
+//! which host it is for and which header or parameter holds it, and the host puts it into the tool's requests there. The
+//! tool sets nothing, and never sees the value: in what comes back, `[secret NAME]` stands in its place.
 //!
 //! # Tests
 //!

@@ -23,6 +23,7 @@ mod all {
     mod reload;
     mod sandbox;
     mod sdk;
+    mod secrets;
     mod server;
     mod storage;
 }

@@ -46,6 +46,9 @@ pub struct GrantArgs {
     /// Let it see an environment variable
     #[arg(long, value_name = "NAME")]
     env: Vec<String>,
+    /// Put a secret of the settings (`[secrets.NAME]`) into its requests, unseen by it
+    #[arg(long, value_name = "NAME")]
+    secret: Vec<String>,
     /// Do not ask
     #[arg(long, short = 'y')]
     yes: bool,
@@ -176,7 +179,7 @@ pub async fn grant(args: &GrantArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     if row.held.granted.is_empty() {
         return Err(Misuse(format!(
-            "nothing is granted to `{name}`; say what, with `--read`, `--write`, `--http` or `--env`. It requests: {}",
+            "nothing is granted to `{name}`; say what, with `--read`, `--write`, `--http`, `--env` or `--secret`. It requests: {}",
             match &*row.held.requested {
                 [] => "nothing".to_owned(),
                 requested => requested.join(", "),
@@ -239,6 +242,7 @@ fn lines(args: &GrantArgs) -> anyhow::Result<GrantLines> {
         folders: read.chain(write).collect::<Result<_, _>>()?,
         http: http.collect(),
         environment: args.env.clone(),
+        secrets: args.secret.clone(),
     })
 }
 

@@ -487,5 +487,6 @@ fn capability_json(capability: &Capability) -> Value {
             json!({ "http": { "origin": origin.to_string(), "methods": methods } })
         }
         Capability::Environment { name } => json!({ "environment": name }),
+        Capability::Secret { name } => json!({ "secret": name }),
     }
 }

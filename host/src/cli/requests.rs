@@ -74,6 +74,14 @@ impl Asked {
                     Granted::Not
                 }
             }
+            Capability::Secret { name } => {
+                match grants.secrets.iter().find(|grant| grant.name == *name) {
+                    Some(grant) => Granted::Whole {
+                        by: vec![format!("send {grant}, unseen")],
+                    },
+                    None => Granted::Not,
+                }
+            }
         }
     }
 }
@@ -197,6 +205,7 @@ pub(super) fn lines_to_add(
     let mut folders: Vec<(&str, Access)> = Vec::new();
     let mut http: Vec<(&OriginPattern, Vec<&str>)> = Vec::new();
     let mut environment: Vec<&str> = Vec::new();
+    let mut secrets: Vec<&str> = Vec::new();
     for asked in asked
         .iter()
         .filter(|asked| !asked.granted(grants).is_whole())
@@ -221,13 +230,20 @@ pub(super) fn lines_to_add(
             }
             Capability::Environment { name } if name == "*" => environment.push("A_VARIABLE"),
             Capability::Environment { name } => environment.push(name),
+            Capability::Secret { name } => secrets.push(name.as_str()),
         }
     }
     let folders: Vec<_> = folders.into_iter().map(folder_line).collect();
     let http: Vec<_> = http.into_iter().map(http_line).collect();
     let environment: Vec<_> = environment.into_iter().map(quoted).collect();
+    let secrets: Vec<_> = secrets.into_iter().map(quoted).collect();
     let mut text = String::new();
-    for (key, values) in [("folders", folders), ("http", http), ("env", environment)] {
+    for (key, values) in [
+        ("folders", folders),
+        ("http", http),
+        ("env", environment),
+        ("secrets", secrets),
+    ] {
         if !values.is_empty() {
             text.push_str(&format!("{key} = [{}]\n", values.join(", ")));
         }
@@ -375,6 +391,7 @@ mod tests {
                 http("https://api.example.org", &[]),
                 http("https://*.example.net", &["GET", "POST"]),
             ],
+            secrets: Vec::new(),
             environment: vec![EnvironmentGrant {
                 name: "CITY".into(),
                 value: "Lima".into(),

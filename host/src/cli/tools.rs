@@ -112,6 +112,7 @@ fn held_against_grants(tool: &Tool, reach: &Reach) -> (Vec<String>, Vec<String>)
         folders: reach.folders.clone(),
         http: reach.http.clone(),
         environment: reach.environment.clone(),
+        secrets: reach.secrets.clone(),
     };
     let mut may_touch = Vec::new();
     let mut not_granted = Vec::new();

@@ -77,7 +77,7 @@ fn check_known(table: &Node, prefix: &str, faults: &mut Vec<Fault>) {
         let key = member.key.as_str();
         let path = join(prefix, key);
         let known = match prefix {
-            "grants" | "mcp" => join(prefix, keys::ANY_PLUGIN),
+            "grants" | "mcp" | "secrets" => join(prefix, keys::ANY_PLUGIN),
             prefix => join(prefix, key),
         };
         let mut fault = |message: String| {
@@ -91,7 +91,7 @@ fn check_known(table: &Node, prefix: &str, faults: &mut Vec<Fault>) {
         }
         let is_table = children(&known).next().is_some();
         match &member.node.value {
-            Value::Table(_) if is_table && ["grants", "mcp"].contains(&prefix) => {
+            Value::Table(_) if is_table && ["grants", "mcp", "secrets"].contains(&prefix) => {
                 match PluginName::parse(key) {
                     Ok(_) => check_named(&member.node, prefix, &path, faults),
                     Err(error) => fault(format!("`[{prefix}.{}]`: {error}", shown(key))),

@@ -9,8 +9,12 @@ use super::{
     key::{self, Default_, Entry, Form, Key, Weight},
     node::Node,
     permissions::{Mode, Rule, ToolPattern},
+    secrets,
 };
-use crate::capability::HttpGrant;
+use crate::{
+    capability::{HttpGrant, OriginPattern},
+    ids::SecretName,
+};
 
 macro_rules! keys {
     ($(
@@ -146,6 +150,9 @@ keys! {
     /// Names of environment variables.
     GRANT_ENV: Vec<String> = "grants.<plugin>.env", FileOnly, is("[]"), Weight::Trusted,
         |n, p, cx| key::list(n, p, "a list of names", cx, grants::environment);
+    /// Names of secrets (`[secrets.NAME]`) that are put into its requests.
+    GRANT_SECRETS: Vec<SecretName> = "grants.<plugin>.secrets", FileOnly, is("[]"), Weight::Trusted,
+        |n, p, cx| key::list(n, p, "a list of names", cx, secrets::name);
     /// Time that a call of this plugin may take; `sandbox.timeout` unless set.
     GRANT_TIMEOUT: Option<Duration> = "grants.<plugin>.timeout", FileOnly, found("\"5s\""),
         Weight::Stricter(key::no_wider_or_none), key::duration_or_none;
@@ -158,6 +165,28 @@ keys! {
     /// Instructions of a call of this plugin, roughly; `sandbox.fuel` unless set.
     GRANT_FUEL: Option<u64> = "grants.<plugin>.fuel", FileOnly, found("1000000000"),
         Weight::Stricter(key::no_wider_or_none), key::count_or_none;
+
+    /// The environment variable that holds the value.
+    SECRET_ENV: Option<String> = "secrets.<plugin>.env", FileOnly, found("\"TICKETS_TOKEN\""), Weight::Trusted,
+        |n, p, cx| grants::environment(n, p, cx).map(Some);
+    /// Where the value goes: `api.example.org` or `*.example.org`, over https; or an origin of this machine, such as `http://127.0.0.1:8080`.
+    SECRET_HOSTS: Vec<OriginPattern> = "secrets.<plugin>.hosts", FileOnly, is("[]"), Weight::Trusted,
+        |n, p, cx| key::list(n, p, "a list of hosts", cx, secrets::host);
+    /// The header that holds it.
+    SECRET_HEADER: Option<String> = "secrets.<plugin>.header", FileOnly, found("\"authorization\""),
+        Weight::Trusted, secrets::header;
+    /// What the header or parameter says, with `{secret}` where the value stands.
+    SECRET_VALUE: String = "secrets.<plugin>.value", FileOnly, found("\"Bearer {secret}\""), Weight::Trusted,
+        secrets::template;
+    /// Instead of `env`: a file that holds the value.
+    SECRET_FILE: Option<PathBuf> = "secrets.<plugin>.file", FileOnly, found("\"weather.key\""), Weight::Trusted,
+        key::path_or_unset;
+    /// Instead of `header`: the parameter of the query that holds it.
+    SECRET_QUERY: Option<String> = "secrets.<plugin>.query", FileOnly, found("\"key\""), Weight::Trusted,
+        secrets::query;
+    /// Instead of `env`: a program, with its arguments, that prints the value.
+    SECRET_COMMAND: Vec<String> = "secrets.<plugin>.command", FileOnly, is("[]"), Weight::Trusted,
+        |n, p, cx| key::list(n, p, "a list of a program and its arguments", cx, key::text);
 
     /// The program that is the server, with its arguments; it runs outside the sandbox.
     MCP_COMMAND: Vec<String> = "mcp.<plugin>.command", FileOnly, is("[]"), Weight::Trusted,

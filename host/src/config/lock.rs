@@ -80,7 +80,12 @@ pub fn in_words(grants: &Grants) -> Vec<String> {
         .environment
         .iter()
         .map(|grant| format!("the environment variable {}", grant.name));
-    folders.chain(http).chain(environment).collect()
+    let secrets = grants.secrets.iter().map(ToString::to_string);
+    folders
+        .chain(http)
+        .chain(environment)
+        .chain(secrets)
+        .collect()
 }
 
 /// An entry of the file.

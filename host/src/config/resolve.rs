@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,11 +19,11 @@ use super::{
     node::Node,
     origin::nearest,
     permissions::Permissions,
-    shown,
+    secrets, shown,
     trust::{ProjectFile, TrustStore},
 };
 use crate::{
-    capability::{Access, EnvironmentGrant, Grants, OperatorLimits, TimeoutSetting},
+    capability::{Access, EnvironmentGrant, Grants, OperatorLimits, SecretGrant, TimeoutSetting},
     ids::PluginName,
     peers::{PeerAt, PeerSettings},
     provider::Secret,
@@ -223,7 +224,8 @@ fn read_all(layers: &mut Layers, inputs: &Inputs, project: ProjectFile) -> Setti
     permissions.ask = layers.joined(&keys::PERMISSIONS_ASK);
     permissions.allow = layers.joined(&keys::PERMISSIONS_ALLOW);
     let mut notes = Vec::new();
-    let plugins = plugins(layers, inputs, call_limits, &mut notes);
+    let secrets = secrets::all(layers, inputs);
+    let plugins = plugins(layers, inputs, call_limits, &secrets, &mut notes);
     let peers = peers(layers, inputs, &mut notes);
     note_replaceable(&plugins, &plugin_dirs, &project, &mut notes);
     Settings {
@@ -286,7 +288,7 @@ fn base_url(provider: ProviderName, layers: &mut Layers, inputs: &Inputs) -> Opt
     layers.value(&keys::BASE_URL)
 }
 
-fn not_text(name: &str) -> Fault {
+pub(super) fn not_text(name: &str) -> Fault {
     Fault {
         origin: Origin::Environment(name.to_owned()),
         message: "its value is not Unicode text".to_owned(),
@@ -449,6 +451,7 @@ fn plugins(
     layers: &mut Layers,
     inputs: &Inputs,
     call_limits: OperatorLimits,
+    secrets: &[Arc<SecretGrant>],
     notes: &mut Vec<String>,
 ) -> BTreeMap<PluginName, PluginSettings> {
     let mut names: BTreeMap<PluginName, Origin> = BTreeMap::new();
@@ -487,6 +490,29 @@ fn plugins(
                 Err(env_vars::NotText) => layers.cx.faults.push(not_text(&shown(&variable))),
             }
         }
+        let granted = layers.value_at(
+            &keys::GRANT_SECRETS,
+            &path(&keys::GRANT_SECRETS.entry),
+            Vec::new(),
+        );
+        let mut of_plugin = Vec::new();
+        for secret in granted {
+            match secrets.iter().find(|known| known.name == secret) {
+                Some(known) => of_plugin.push(known.clone()),
+                None => notes.push(format!(
+                    "`grants.{name}.secrets` names `{secret}`, and there is no `[secrets.{secret}]` that counts"
+                )),
+            }
+        }
+        if let Some((one, other)) = secrets::clash(&of_plugin) {
+            layers.cx.faults.push(Fault {
+                origin: origin.clone(),
+                message: format!(
+                    "`grants.{name}.secrets` names `{one}` and `{other}`, which want the same place at the same host; \
+                     keep one of them"
+                ),
+            });
+        }
         let timeout_path = path(&keys::GRANT_TIMEOUT.entry);
         let for_all = call_limits.timeout.resolve(None);
         let (timeout, is_said) =
@@ -520,6 +546,7 @@ fn plugins(
                 .collect(),
             http,
             environment,
+            secrets: of_plugin,
         };
         plugins.insert(
             name,

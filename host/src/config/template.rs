@@ -46,6 +46,34 @@ pub fn project_template() -> String {
             ("folders", _) => r#"[{ path = "notes", as = "/notes", access = "write" }]"#,
             ("http", _) => r#"["https://api.example.org"]"#,
             ("env", _) => r#"["HOME_CITY"]"#,
+            ("secrets", _) => r#"["tickets"]"#,
+            (_, Default_::Is(example) | Default_::Found { example }) => example,
+        };
+        push_comment(&mut text, "#   # ", entry.doc.trim());
+        let _ = writeln!(text, "#   {key} = {example}");
+    }
+    text.push_str(
+        "\n# What the host puts into requests of the plugins that are granted it, unseen by them. A value has one\n\
+         # source, and one place: a header or a parameter of the query. For example:\n\
+         #   [secrets.tickets]\n",
+    );
+    let prefix = format!("secrets.{}.", keys::ANY_PLUGIN);
+    for (entry, key) in keys::ALL
+        .iter()
+        .filter_map(|entry| Some((entry, entry.path.strip_prefix(&prefix)?)))
+    {
+        let example = match (key, entry.default) {
+            ("hosts", _) => r#"["api.example.org", "*.example.net"]"#,
+            ("file", _) => {
+                text.push_str("#   [secrets.weather]\n#   hosts = [\"api.example.net\"]\n");
+                r#""weather.key""#
+            }
+            ("command", _) => {
+                text.push_str(
+                    "#   [secrets.maps]\n#   hosts = [\"maps.example.org\"]\n#   header = \"x-key\"\n",
+                );
+                r#"["pass", "show", "maps"]"#
+            }
             (_, Default_::Is(example) | Default_::Found { example }) => example,
         };
         push_comment(&mut text, "#   # ", entry.doc.trim());

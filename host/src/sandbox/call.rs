@@ -15,6 +15,7 @@ use super::{
     load::Linked,
     output::{Captured, GuestOutput},
     refusal,
+    scrub::Scrubber,
     store::{self, StoreLimits},
     wasi,
 };
@@ -36,6 +37,8 @@ pub(super) struct Running {
     pub(super) reach: Reach,
     pub(super) limits: Limits,
     pub(super) output: GuestOutput,
+    /// Where the call may use secrets.
+    pub(super) scrubber: Option<Scrubber>,
     pub(super) started: Instant,
     pub(super) deadline: Option<Instant>,
     pub(super) _slot: (Slot, Option<OwnedSemaphorePermit>),
@@ -54,6 +57,7 @@ impl Running {
             reach,
             limits,
             output,
+            scrubber,
             started,
             deadline,
             _slot,
@@ -148,8 +152,12 @@ impl Running {
                 .map(|f| f.guest_path.clone())
                 .collect(),
         };
+        let mut outcome = ending::outcome(ran, facts);
+        if let Some(scrubber) = &scrubber {
+            ending::scrub(&mut outcome, scrubber);
+        }
         Ending {
-            outcome: ending::outcome(ran, facts),
+            outcome,
             ran: ran_for,
             peak_memory_bytes: state.memory.peak_bytes(),
             fuel_used,

@@ -8,6 +8,8 @@
 //! - Addresses that are not public are reachable only as themselves: as an address, or as `localhost`, in a
 //!   grant that names it exactly. No name and no wildcard leads there, since the owner of a name decides where
 //!   it points. `localhost` is never looked up: it means the loopback addresses (RFC 6761, 6.3).
+//! - A secret is put into a request once all of this is settled, and taken out of what comes back before the guest
+//!   sees it.
 //! - `HTTP_PROXY` and its like mean nothing here: a proxy would do the resolving, unchecked.
 
 mod address;
@@ -37,8 +39,9 @@ use self::{
     network::{Network, SystemNetwork},
     target::Target,
 };
+use super::secrets::{CallSecrets, CommandValues, Missing};
 use crate::{
-    capability::{READING_METHODS, Reach, Scheme},
+    capability::{Capability, READING_METHODS, Reach, Scheme},
     http::{
         CONNECT_TIMEOUT, ClientError, ExtraRoots, TransportFault, UNTRUSTED_HINT, client_config,
     },
@@ -105,6 +108,7 @@ struct Shared {
     network: Box<dyn Network>,
     limits: EgressLimits,
     extra_roots: ExtraRoots,
+    commands: CommandValues,
     /// Made with the first `https` request, since reading the system's trust store takes milliseconds.
     tls: OnceCell<TlsConnector>,
 }
@@ -128,8 +132,17 @@ impl Egress {
             network,
             limits,
             extra_roots: ExtraRoots::read(extra_ca_files)?,
+            commands: CommandValues::default(),
             tls: OnceCell::new(),
         })))
+    }
+
+    /// The values of what a call may use; `None`: it may use none. Reading them is on nobody's clock.
+    pub(super) async fn secrets(&self, reach: &Reach) -> Option<CallSecrets> {
+        match &*reach.secrets {
+            [] => None,
+            granted => Some(CallSecrets::load(granted, &self.0.commands).await),
+        }
     }
 
     /// The door of one call. Nothing of it outlives the guest's handles: dropping the guest's store closes its
@@ -138,12 +151,14 @@ impl Egress {
         &self,
         reach: &Reach,
         plugin: &PluginName,
+        secrets: Option<CallSecrets>,
         deadline: Option<std::time::Instant>,
     ) -> CallEgress {
         CallEgress(Arc::new(Call {
             shared: self.0.clone(),
             reach: reach.clone(),
             plugin: plugin.clone(),
+            secrets,
             deadline: deadline.map(Instant::from_std),
             started: AtomicUsize::new(0),
             slots: Arc::new(Semaphore::new(self.0.limits.at_once)),
@@ -211,6 +226,7 @@ struct Call {
     shared: Arc<Shared>,
     reach: Reach,
     plugin: PluginName,
+    secrets: Option<CallSecrets>,
     deadline: Option<Instant>,
     started: AtomicUsize,
     slots: Arc<Semaphore>,
@@ -242,19 +258,20 @@ impl Call {
 
     async fn send(
         &self,
-        request: http::Request<WasiBody>,
+        mut request: http::Request<WasiBody>,
         options: RequestOptions,
     ) -> Result<(http::Response<WasiBody>, Answer<()>), Error> {
         if self.started.fetch_add(1, Ordering::Relaxed) >= self.shared.limits.requests {
             return Err(Error::ConnectionLimitReached);
         }
-        let target = Target::of(&request)?;
+        let mut target = Target::of(&request)?;
         let literal = self.admit(&target)?;
         if target.has_user_info {
             return Err(Error::HttpRequestUriInvalid);
         }
         let limits = self.limits_for(options);
         check_size(&request, &limits)?;
+        self.put_secrets(&mut request, &mut target, literal.as_deref())?;
 
         let end = Instant::now() + limits.total;
         let end = self.deadline.map_or(end, |deadline| end.min(deadline));
@@ -267,10 +284,15 @@ impl Call {
             self.record_sent(&target);
             exchange::exchange(stream, request, &target, &limits, end, slot).await
         };
-        let answer = match timeout_at(end, exchange).await {
+        let mut answer = match timeout_at(end, exchange).await {
             Ok(answer) => answer,
             Err(_) => Err(Error::HttpResponseTimeout),
         };
+        if let Some(secrets) = &self.secrets {
+            answer = answer.and_then(|(response, driver)| {
+                Ok((exchange::without_secrets(response, secrets)?, driver))
+            });
+        }
         if let Err(error) = &answer {
             tracing::debug!(plugin = %self.plugin, request = %target, %error, "a tool's request failed");
         }
@@ -315,6 +337,34 @@ impl Call {
         }
         let with_port = |address| SocketAddr::new(address, port);
         Ok(Some(addresses.into_iter().map(with_port).collect()))
+    }
+
+    /// After all checks, since what is refused never sees a secret.
+    fn put_secrets(
+        &self,
+        request: &mut http::Request<WasiBody>,
+        target: &mut Target,
+        literal: Option<&[SocketAddr]>,
+    ) -> Result<(), Error> {
+        let Some(secrets) = &self.secrets else {
+            return Ok(());
+        };
+        let is_private =
+            literal.is_some_and(|addresses| addresses.iter().all(|a| a.ip().is_loopback()));
+        let origin = (target.scheme, &*target.host_text, target.port);
+        let put = secrets.put_into(request.headers_mut(), &mut target.path, origin, is_private);
+        match put {
+            Ok(()) => Ok(()),
+            Err(Missing { name, why }) => {
+                self.record_refusal(Refusal {
+                    attempted: target.to_string(),
+                    missing: Capability::Secret { name: name.clone() },
+                    requested: true,
+                    remedy: format!("The secret `{name}` is granted and has no value: {why}."),
+                });
+                Err(Error::HttpRequestDenied)
+            }
+        }
     }
 
     async fn connect(
@@ -403,6 +453,10 @@ impl Call {
             plugin = %self.plugin, attempted = refusal.attempted, ?denial,
             "refused a tool's request"
         );
+        self.record_refusal(refusal);
+    }
+
+    fn record_refusal(&self, refusal: Refusal) {
         let mut log = self.log();
         let known = log.refusals.iter().any(|r| r.missing == refusal.missing);
         if log.refusals.len() < MAX_REFUSALS && !known {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use wasmtime::{Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
@@ -9,6 +10,7 @@ use super::{
     bindings::agentloop::tool::types::{self as wit, CallError},
     limits::TRAP_TEXT_BYTES,
     output::GuestOutput,
+    scrub::Scrubber,
 };
 use crate::{
     capability::Limits,
@@ -178,6 +180,87 @@ fn stopped(error: &wasmtime::Error, facts: Facts<'_>) -> ToolOutcome {
     }
     ToolOutcome::Trapped {
         message: trap_text(error, &facts.output.last_words()),
+    }
+}
+
+/// Takes the values of secrets out of what a guest made of a call, and of what is told of it.
+pub(super) fn scrub(outcome: &mut ToolOutcome, scrubber: &Scrubber) {
+    let text = |text: &mut String| scrubber.in_place(text);
+    let bytes = |bytes: &mut Vec<u8>| {
+        if let Some(scrubbed) = scrubber.bytes(bytes) {
+            *bytes = scrubbed;
+        }
+    };
+    match outcome {
+        ToolOutcome::Answered(blocks) => {
+            for block in blocks {
+                match block {
+                    Content::Text(said) => text(said),
+                    Content::Image { media_type, data } | Content::Audio { media_type, data } => {
+                        text(media_type);
+                        bytes(data);
+                    }
+                    Content::Resource {
+                        uri,
+                        media_type,
+                        body,
+                    } => {
+                        text(uri);
+                        media_type.iter_mut().for_each(text);
+                        match body {
+                            ResourceBody::Text(said) => text(said),
+                            ResourceBody::Bytes(data) => bytes(data),
+                        }
+                    }
+                    Content::Json(value) => scrub_json(value, scrubber),
+                }
+            }
+        }
+        ToolOutcome::InvalidArguments { faults } => faults.iter_mut().for_each(text),
+        ToolOutcome::CapabilityRefused { message, refusals } => {
+            text(message);
+            for refusal in refusals {
+                text(&mut refusal.attempted);
+                text(&mut refusal.remedy);
+            }
+        }
+        ToolOutcome::Failed { message } | ToolOutcome::Trapped { message } => text(message),
+        ToolOutcome::TimedOut { effects, .. } => match effects {
+            Effects::None => {}
+            Effects::Sent(sent) | Effects::Unknown { sent, .. } => sent.iter_mut().for_each(text),
+        },
+        ToolOutcome::BadOutput { why } | ToolOutcome::Internal { why } => text(why),
+        ToolOutcome::MalformedArguments { .. }
+        | ToolOutcome::UnknownTool { .. }
+        | ToolOutcome::Denied { .. }
+        | ToolOutcome::ApprovalFailed { .. }
+        | ToolOutcome::Abandoned { .. }
+        | ToolOutcome::OutOfFuel { .. }
+        | ToolOutcome::OutOfMemory { .. }
+        | ToolOutcome::OutputTooLarge { .. }
+        | ToolOutcome::Cancelled { .. }
+        | ToolOutcome::OutcomeUnknown => {}
+    }
+}
+
+fn scrub_json(value: &mut Value, scrubber: &Scrubber) {
+    match value {
+        Value::String(text) => scrubber.in_place(text),
+        Value::Array(elements) => elements.iter_mut().for_each(|e| scrub_json(e, scrubber)),
+        Value::Object(members) => {
+            let old = std::mem::take(members);
+            for (mut name, mut member) in old {
+                scrubber.in_place(&mut name);
+                scrub_json(&mut member, scrubber);
+                members.insert(name, member);
+            }
+        }
+        Value::Number(number) => {
+            if let Some(scrubbed) = scrubber.text(&number.to_string()) {
+                *value = Value::String(scrubbed);
+            }
+        }
+        Value::Null | Value::Bool(_) => {}
     }
 }
 

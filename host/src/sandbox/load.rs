@@ -244,7 +244,10 @@ impl Sandbox {
     async fn list_once(&self, linked: &Linked) -> Result<Definitions, LoadError> {
         let slot = (self.slot().await, self.extra_memories(linked).await?);
         let plugin = PluginName::of_file_stem("");
-        let egress = self.parts.egress.for_call(Reach::NOTHING, &plugin, None);
+        let egress = self
+            .parts
+            .egress
+            .for_call(Reach::NOTHING, &plugin, None, None);
         let listing = list(linked.clone(), egress, slot);
         let listed = self.parts.executor.spawn(Box::pin(listing)).await;
         metadata::from_list(listed.map_err(internal)??).map_err(LoadError::List)
@@ -278,7 +281,7 @@ async fn list(
     }
     let _ticking = linked.guest.ticker.ticking();
     let deadline = Some(Instant::now() + METADATA_TIMEOUT);
-    let output = GuestOutput::new(Arc::new(Deaf));
+    let output = GuestOutput::new(Arc::new(Deaf), None);
     let store_limits = StoreLimits {
         deadline,
         memory_bytes: METADATA_MEMORY_BYTES,

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     capability::{Access, Capability, OriginPattern, Request},
     harmless::shown,
-    ids::ToolName,
+    ids::{SecretName, ToolName},
     tool::{Annotations, ToolDefinition},
 };
 
@@ -168,6 +168,7 @@ enum ClaimedCapability {
         methods: Vec<String>,
     },
     Environment(String),
+    Secret(String),
 }
 
 impl ClaimedTool {
@@ -287,6 +288,10 @@ impl ClaimedRequest {
                 }
                 Capability::Environment { name }
             }
+            ClaimedCapability::Secret(name) => {
+                let name = SecretName::parse(&name).map_err(|e| format!("`requests`: {e}"))?;
+                Capability::Secret { name }
+            }
         };
         Ok(Request {
             capability,
@@ -354,6 +359,7 @@ mod tests {
             { "capability": { "http": { "origin": "https://api.example.org", "methods": ["POST"] } }, "reason": "r" },
             { "capability": { "folder": { "path": "/notes/", "access": "write" } }, "reason": "r" },
             { "capability": { "environment": "NAME" }, "reason": "r" },
+            { "capability": { "secret": "tickets" }, "reason": "r" },
         ]);
         let definitions = read(json!([whole]));
         let tool = &definitions.tools[0];
@@ -372,6 +378,12 @@ mod tests {
             tool.requests[2].capability,
             Capability::Environment {
                 name: "NAME".into()
+            }
+        );
+        assert_eq!(
+            tool.requests[3].capability,
+            Capability::Secret {
+                name: SecretName::parse("tickets").unwrap()
             }
         );
     }
@@ -409,6 +421,10 @@ mod tests {
                     "requests",
                     json!([{ "capability": { "environment": "*" } }]),
                 ),
+                "`requests`",
+            ),
+            (
+                long("requests", json!([{ "capability": { "secret": "*" } }])),
                 "`requests`",
             ),
             (

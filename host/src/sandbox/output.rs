@@ -3,6 +3,7 @@
 
 use crate::harmless::shown;
 use std::{
+    borrow::Cow,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
@@ -18,6 +19,7 @@ use wasmtime_wasi::{
 use super::{
     GuestListener,
     limits::{LINE_BYTES, LINES, LINES_BYTES, PROGRESS_REPORTS},
+    scrub::Scrubber,
 };
 use crate::event::LogLevel;
 
@@ -27,6 +29,7 @@ pub(super) struct GuestOutput(Arc<Shared>);
 
 struct Shared {
     listener: Arc<dyn GuestListener>,
+    scrubber: Option<Scrubber>,
     heard: Mutex<Heard>,
 }
 
@@ -60,16 +63,18 @@ impl Stream {
 }
 
 impl GuestOutput {
-    pub(super) fn new(listener: Arc<dyn GuestListener>) -> Self {
+    /// `scrubber` takes the values of secrets out of all that the guest says.
+    pub(super) fn new(listener: Arc<dyn GuestListener>, scrubber: Option<Scrubber>) -> Self {
         Self(Arc::new(Shared {
             listener,
+            scrubber,
             heard: Mutex::default(),
         }))
     }
 
     /// Passes a line on, or counts it.
     pub(super) fn line(&self, level: LogLevel, text: &str) {
-        let line = self.heard().admit(text);
+        let line = self.heard().admit(&self.scrubbed(text));
         if let Some(line) = line {
             self.0.listener.logged(level, line);
         }
@@ -84,7 +89,7 @@ impl GuestOutput {
             }
             heard.reports += 1;
         }
-        let message = message.map(|text| shown(text, LINE_BYTES, false));
+        let message = message.map(|text| shown(&self.scrubbed(text), LINE_BYTES, false));
         self.0.listener.progressed(done, total, message);
     }
 
@@ -104,7 +109,7 @@ impl GuestOutput {
                 open.extend_from_slice(&text[..text.len().min(room)]);
                 if whole {
                     let line = std::mem::take(open);
-                    lines.extend(heard.admit(&String::from_utf8_lossy(&line)));
+                    lines.extend(heard.admit(&self.scrubbed(&String::from_utf8_lossy(&line))));
                 }
             }
         }
@@ -143,7 +148,16 @@ impl GuestOutput {
 
     /// The end of what the guest wrote to standard error.
     pub(super) fn last_words(&self) -> String {
-        String::from_utf8_lossy(&self.heard().last_words).into_owned()
+        let words = String::from_utf8_lossy(&self.heard().last_words).into_owned();
+        self.scrubbed(&words).into_owned()
+    }
+
+    fn scrubbed<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let scrubber = self.0.scrubber.as_ref();
+        match scrubber.and_then(|scrubber| scrubber.text(text)) {
+            Some(scrubbed) => Cow::Owned(scrubbed),
+            None => Cow::Borrowed(text),
+        }
     }
 
     fn heard(&self) -> MutexGuard<'_, Heard> {
@@ -366,7 +380,7 @@ mod tests {
 
     fn output() -> (Arc<Lines>, GuestOutput) {
         let lines = Arc::new(Lines::default());
-        (lines.clone(), GuestOutput::new(lines))
+        (lines.clone(), GuestOutput::new(lines, None))
     }
 
     #[test]

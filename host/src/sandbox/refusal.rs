@@ -34,6 +34,10 @@ fn remedy(plugin: &PluginName, missing: &Capability) -> String {
             format!("--env {}", in_shell(name)),
             format!("env = [{}]", quoted(name)),
         ),
+        Capability::Secret { name } => (
+            format!("--secret {name}"),
+            format!("secrets = [{}]", quoted(name.as_str())),
+        ),
     };
     format!(
         "To allow it, run `agentloop-host grant {plugin} {flag}`, which adds to agentloop.toml:\n[grants.{plugin}]\n{line}"
@@ -57,6 +61,7 @@ pub(super) fn not_granted(
             // Nobody can tell whether one was looked for.
             Capability::Environment { name } if name == "*" => false,
             Capability::Environment { name } => !reach.environment.iter().any(|e| e.name == *name),
+            Capability::Secret { name } => !reach.secrets.iter().any(|s| s.name == *name),
             // Recorded where it happens, by the egress.
             Capability::Http { .. } => false,
         })

@@ -29,8 +29,9 @@ mod tool;
 /// | `http("https://api.example.org", methods = ["GET", "POST"], reason = "…")` | requests a web origin; without methods `GET` and `HEAD`; `*` is whatever the operator grants |
 /// | `folder("/notes", write, reason = "…")` | requests a folder to `read` or `write`; `*` is whatever the operator grants |
 /// | `env("NAME", reason = "…")` | requests an environment variable |
+/// | `secret("NAME", reason = "…")` | requests that the host puts a secret of the operator's into requests; the tool never sees it |
 ///
-/// `http`, `folder` and `env` may stand several times. Reasons are for the person who grants.
+/// `http`, `folder`, `env` and `secret` may stand several times. Reasons are for the person who grants.
 ///
 /// A parameter's doc comment describes the argument. `Option<T>` need not be given; with `#[default(expression)]`
 /// neither. A single parameter with the name `args` is the whole arguments object: a struct with `#[args]`.

@@ -42,6 +42,7 @@ enum Capability {
         methods: Vec<String>,
     },
     Environment(String),
+    Secret(String),
 }
 
 impl Parse for Options {
@@ -84,9 +85,10 @@ impl Options {
             "http" => self.request(&key, input, http),
             "folder" => self.request(&key, input, folder),
             "env" => self.request(&key, input, environment),
+            "secret" => self.request(&key, input, secret),
             _ => Err(Error::new(
                 key.span(),
-                "unknown option; known are `name`, `title`, `description`, `read_only`, `destructive`, `idempotent`, `open_world`, `closed_world`, `serial`, `timeout`, `http`, `folder` and `env`",
+                "unknown option; known are `name`, `title`, `description`, `read_only`, `destructive`, `idempotent`, `open_world`, `closed_world`, `serial`, `timeout`, `http`, `folder`, `env` and `secret`",
             )),
         }
     }
@@ -197,6 +199,7 @@ impl ToTokens for Request {
                 quote!(Http { origin: #origin, methods: &[#(#methods),*] })
             }
             Capability::Environment(name) => quote!(Environment(#name)),
+            Capability::Secret(name) => quote!(Secret(#name)),
         };
         let reason = &self.reason;
         tokens.extend(quote!(::agentloop_sdk::__rt::Request {
@@ -206,7 +209,7 @@ impl ToTokens for Request {
     }
 }
 
-/// What follows the first text of `http`, `folder` or `env`.
+/// What follows the first text of `http`, `folder`, `env` or `secret`.
 #[derive(Default)]
 struct Arguments {
     reason: Option<LitStr>,
@@ -350,6 +353,21 @@ fn environment(name: &LitStr, arguments: &mut Arguments) -> Result<Capability> {
         return Err(Error::new(name.span(), "`env` takes a `reason` alone"));
     }
     Ok(Capability::Environment(text))
+}
+
+fn secret(name: &LitStr, arguments: &mut Arguments) -> Result<Capability> {
+    let text = name.value();
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    if text.is_empty() || text.len() > MAX_NAME || !text.bytes().all(allowed) {
+        return Err(Error::new(
+            name.span(),
+            "a secret is requested by the name that it has in the operator's settings: 1 to 64 of `A-Z a-z 0-9 _ -`",
+        ));
+    }
+    if arguments.methods.is_some() || arguments.access.is_some() {
+        return Err(Error::new(name.span(), "`secret` takes a `reason` alone"));
+    }
+    Ok(Capability::Secret(text))
 }
 
 fn text(input: ParseStream<'_>) -> Result<LitStr> {

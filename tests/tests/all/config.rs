@@ -9,7 +9,8 @@ use std::{
 
 use agentloop_host::{
     capability::{
-        Access, EnvironmentGrant, Limits, MAX_OWN_TIMEOUT, OperatorLimits, TimeoutSetting,
+        Access, EnvironmentGrant, Limits, MAX_OWN_TIMEOUT, OperatorLimits, SecretSource,
+        TimeoutSetting,
     },
     config::{
         AnthropicAuth, Environment, Flags, Inputs, MaxTokensField, Places, ProviderName, Settings,
@@ -418,7 +419,7 @@ fn what_is_wrong_is_refused_with_file_line_key_and_nearest_spelling() {
         ),
         (
             "[grants.files]\nallowed_hosts = 'x'",
-            "there is no key `grants.files.allowed_hosts`; known in `[grants.files]` are env, folders, fuel, http, memory, output, timeout",
+            "there is no key `grants.files.allowed_hosts`; known in `[grants.files]` are env, folders, fuel, http, memory, output, secrets, timeout",
         ),
         (
             "[grants.files]\ntimeout_mss = 5",
@@ -848,6 +849,121 @@ fn only_named_variables_are_granted() {
         !printed.contains("k1") && !printed.contains("f1") && !printed.contains("b1"),
         "{printed}"
     );
+}
+
+#[test]
+fn secrets_have_one_source_one_place_and_their_hosts() {
+    let mut desk = Desk::trusting();
+    desk.variable("TICKETS", "t0p-s3cr3t");
+    desk.project(
+        "[secrets.tickets]\nenv = 'TICKETS'\nhosts = ['api.example.org', '*.example.net', 'http://127.0.0.1:8080']\n\
+         header = 'Authorization'\nvalue = 'Bearer {secret}'\n\
+         [secrets.weather]\nfile = 'key'\nhosts = ['https://api.example.org:8443']\nquery = 'key'\n\
+         [secrets.maps]\ncommand = ['pass', 'show', 'maps']\nhosts = ['maps.example.org']\nheader = 'x-key'\n\
+         [grants.f]\nsecrets = ['tickets', 'weather', 'maps', 'none']\n",
+    );
+    let settings = desk.settings();
+    let secrets = settings.grants_for(&plugin("f")).secrets;
+    let told: Vec<_> = secrets.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "the secret tickets as the header authorization at https://api.example.org, https://*.example.net, \
+             http://127.0.0.1:8080",
+            "the secret weather as the query parameter key at https://api.example.org:8443",
+            "the secret maps as the header x-key at https://maps.example.org",
+        ]
+    );
+    assert_eq!(secrets[0].template, "Bearer {secret}");
+    assert_eq!(secrets[1].template, "{secret}");
+    assert_eq!(
+        secrets[1].source,
+        SecretSource::File(desk.project_dir().join("key"))
+    );
+    assert_eq!(
+        settings.notes,
+        ["`grants.f.secrets` names `none`, and there is no `[secrets.none]` that counts"]
+    );
+    assert!(settings.grants_for(&plugin("g")).secrets.is_empty());
+    let printed = format!("{settings:?} {:?}", desk.inputs().environment)
+        + &settings.origin_lines().join("\n");
+    assert!(!printed.contains("t0p"), "{printed}");
+}
+
+/// It names variables, files and programs of this machine.
+#[test]
+fn a_project_names_secrets_only_when_it_is_trusted() {
+    let mut desk = Desk::new();
+    desk.variable("TICKETS", "t0p-s3cr3t");
+    let secret = "[secrets.t]\nenv = 'TICKETS'\nhosts = ['evil.example.org']\nheader = 'x-key'\n";
+    desk.project(&format!("{secret}[grants.f]\nsecrets = ['t']\n"));
+    let settings = desk.settings();
+    assert!(settings.grants_for(&plugin("f")).secrets.is_empty());
+    let withheld: Vec<_> = settings.withheld.iter().map(|w| w.key.as_str()).collect();
+    for key in ["secrets.t.env", "secrets.t.hosts", "grants.f.secrets"] {
+        assert!(withheld.contains(&key), "{withheld:?}");
+    }
+    // A user's secret is not led elsewhere.
+    desk.user(
+        "[secrets.t]\nenv = 'TICKETS'\nhosts = ['api.example.org']\nheader = 'x-key'\n[grants.f]\nsecrets = ['t']\n",
+    );
+    let secrets = desk.settings().grants_for(&plugin("f")).secrets;
+    assert_eq!(
+        secrets[0].to_string(),
+        "the secret t as the header x-key at https://api.example.org"
+    );
+}
+
+#[test]
+fn secrets_that_make_no_sense_are_faults() {
+    let whole = "env = 'TICKETS'\nhosts = ['api.example.org']\nheader = 'x-key'\n";
+    for (table, said) in [
+        ("", "says no source"),
+        ("env = 'A'\nfile = 'b'\n", "more than one source"),
+        ("env = 'A'\n", "says no place"),
+        ("env = 'A'\nheader = 'x'\nquery = 'y'\n", "has two places"),
+        ("env = 'A'\nheader = 'x'\n", "bound to no host"),
+        (
+            &whole.replace("api.example.org", "*"),
+            "write them one by one",
+        ),
+        (
+            &whole.replace("api.example.org", "http://api.example.org"),
+            "only over https",
+        ),
+        (
+            &whole.replace("api.example.org", "http://*.localhost"),
+            "only over https",
+        ),
+        (&whole.replace("api.example.org", "a/b"), "more than scheme"),
+        (&whole.replace("x-key", "host"), "sets itself"),
+        (&whole.replace("x-key", "x key"), "no name of a header"),
+        (
+            &whole.replace("header = 'x-key'", "query = 'a&b'"),
+            "a parameter takes",
+        ),
+        (&format!("{whole}value = 'Bearer'\n"), "`{secret}` once"),
+        (&format!("{whole}value = 'é {{secret}}'\n"), "can't carry"),
+        (
+            &whole.replace("TICKETS", "ANTHROPIC_API_KEY"),
+            "belongs to this program",
+        ),
+        (&format!("{whole}hoost = 1\n"), "hosts"),
+    ] {
+        let desk = Desk::trusting();
+        desk.project(&format!("[secrets.t]\n{table}"));
+        let faults = desk.faults();
+        assert!(
+            faults.len() == 1 && faults[0].contains(said),
+            "{table}: {faults:?}"
+        );
+    }
+    let desk = Desk::trusting();
+    desk.project(&format!(
+        "[secrets.a]\n{whole}[secrets.b]\n{whole}[grants.f]\nsecrets = ['a', 'b']\n"
+    ));
+    let faults = desk.faults();
+    assert!(faults[0].contains("names `a` and `b`"), "{faults:?}");
 }
 
 #[test]

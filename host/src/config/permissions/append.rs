@@ -104,11 +104,15 @@ pub struct GrantLines {
     /// Origin and methods.
     pub http: Vec<(String, Vec<String>)>,
     pub environment: Vec<String>,
+    pub secrets: Vec<String>,
 }
 
 impl GrantLines {
     pub fn is_empty(&self) -> bool {
-        self.folders.is_empty() && self.http.is_empty() && self.environment.is_empty()
+        self.folders.is_empty()
+            && self.http.is_empty()
+            && self.environment.is_empty()
+            && self.secrets.is_empty()
     }
 
     /// The lines as they would stand in a file that says nothing else of the plugin.
@@ -116,7 +120,7 @@ impl GrantLines {
         with_grants(Path::new(""), "", plugin, self).unwrap_or_default()
     }
 
-    fn values(&self) -> [(&'static str, Vec<Value>); 3] {
+    fn values(&self) -> [(&'static str, Vec<Value>); 4] {
         let folders = self.folders.iter().map(|(path, guest, writes)| {
             let mut table = InlineTable::new();
             table.insert("path", path.as_str().into());
@@ -137,10 +141,12 @@ impl GrantLines {
             table.into()
         });
         let environment = self.environment.iter().map(|name| name.as_str().into());
+        let secrets = self.secrets.iter().map(|name| name.as_str().into());
         [
             ("folders", folders.collect()),
             ("http", http.collect()),
             ("env", environment.collect()),
+            ("secrets", secrets.collect()),
         ]
     }
 }

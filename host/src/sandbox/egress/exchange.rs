@@ -26,7 +26,12 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use wasmtime_wasi_http::{Error, WasiBody};
 
-use super::{Answer, EgressLimits, network::Network, target::Target};
+use super::{
+    super::{scrub::Scrubbing, secrets::CallSecrets},
+    Answer, EgressLimits,
+    network::Network,
+    target::Target,
+};
 use crate::http::TransportFault;
 
 /// Addresses of one name that are tried before giving up.
@@ -153,6 +158,84 @@ pub(super) async fn exchange(
         false => Box::new(async { Ok(()) }),
     };
     Ok((response, driver))
+}
+
+/// The answer, without the values of secrets. What is packed can't be looked through, and is not passed on.
+pub(super) fn without_secrets(
+    response: http::Response<WasiBody>,
+    secrets: &CallSecrets,
+) -> Result<http::Response<WasiBody>, Error> {
+    let (mut parts, body) = response.into_parts();
+    let mut codings = parts.headers.get_all(header::CONTENT_ENCODING).iter();
+    if let Some(coding) =
+        codings.find(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    {
+        let coding = String::from_utf8_lossy(coding.as_bytes());
+        let coding = crate::http::printable(&coding);
+        return Err(Error::HttpResponseContentCoding(Some(coding.to_string())));
+    }
+    secrets.scrub_headers(&mut parts.headers);
+    let body = Scrubbed {
+        body,
+        scrubbing: Scrubbing::new(secrets.scrubber().clone()),
+        secrets: secrets.clone(),
+        trailers: None,
+        ended: false,
+    };
+    Ok(http::Response::from_parts(parts, body.boxed_unsync()))
+}
+
+/// A response's body without the values of secrets. Holds back what may be the beginning of one.
+struct Scrubbed {
+    body: WasiBody,
+    scrubbing: Scrubbing,
+    secrets: CallSecrets,
+    trailers: Option<Frame<Bytes>>,
+    ended: bool,
+}
+
+impl Body for Scrubbed {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        while !self.ended {
+            let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+            let told = match frame {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.scrubbing.push(&data),
+                    Err(mut frame) => {
+                        if let Some(trailers) = frame.trailers_mut() {
+                            self.secrets.scrub_headers(trailers);
+                        }
+                        self.trailers = Some(frame);
+                        self.ended = true;
+                        self.scrubbing.end()
+                    }
+                },
+                Some(Err(error)) => {
+                    self.ended = true;
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => {
+                    self.ended = true;
+                    self.scrubbing.end()
+                }
+            };
+            if !told.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(told))));
+            }
+        }
+        Poll::Ready(self.trailers.take().map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let is_over = self.ended || self.body.is_end_stream();
+        is_over && self.scrubbing.is_empty() && self.trailers.is_none()
+    }
 }
 
 /// The request as it goes out: only the path in its first line, and the headers that are the guest's to set.

@@ -137,7 +137,7 @@ fn granted(origins: &[&str]) -> Reach {
 }
 
 fn call_with(fake: &Fake, limits: EgressLimits, reach: &Reach) -> CallEgress {
-    egress(fake, limits, &[]).for_call(reach, &plugin(), None)
+    egress(fake, limits, &[]).for_call(reach, &plugin(), None, None)
 }
 
 fn call(fake: &Fake, reach: &Reach) -> CallEgress {
@@ -658,7 +658,7 @@ async fn a_private_authority_is_trusted_only_when_the_setting_names_it() {
     let reach = granted(&["*", &server.origin(), &server.origin_as("localhost")]);
 
     let without = egress(&fake, EgressLimits::default(), &[]);
-    let mut call = without.for_call(&reach, &plugin(), None);
+    let mut call = without.for_call(&reach, &plugin(), None, None);
     for _ in 0..2 {
         let answer = ask(&mut call, get(by_name)).await;
         assert!(
@@ -675,7 +675,7 @@ async fn a_private_authority_is_trusted_only_when_the_setting_names_it() {
     assert_eq!(call.sent(), [""; 0]);
 
     let with = egress(&fake, EgressLimits::default(), &[pem]);
-    let mut call = with.for_call(&reach, &plugin(), None);
+    let mut call = with.for_call(&reach, &plugin(), None, None);
     for uri in [by_name, &server.url("/"), &server.origin_as("localhost")] {
         let got = ask(&mut call, get(uri)).await.unwrap();
         assert_eq!(got.body, "inside TLS", "{uri}");
@@ -779,7 +779,12 @@ async fn the_calls_deadline_ends_its_requests() {
     let server = Server::start(|_| Reply::dripping(Duration::from_millis(20))).await;
     let egress = egress(&Fake::default(), PATIENT, &[]);
     let deadline = std::time::Instant::now() + SOON;
-    let mut call = egress.for_call(&granted(&[&server.origin()]), &plugin(), Some(deadline));
+    let mut call = egress.for_call(
+        &granted(&[&server.origin()]),
+        &plugin(),
+        None,
+        Some(deadline),
+    );
     let answer = ask(&mut call, get(&server.url("/"))).await;
     assert!(
         matches!(answer, Err(Error::HttpResponseTimeout)),
