@@ -11,6 +11,7 @@ pub mod grants;
 pub mod import_policy;
 pub mod init;
 pub mod inspect;
+pub mod limits;
 pub mod mcp;
 pub mod new;
 pub mod permissions;
@@ -48,6 +49,7 @@ use crate::{
         ConfigError, Environment, Flags, Inputs, PLUGINS_DIR, Places, Settings, project_template,
         trust::TrustStore,
     },
+    sandbox::compiler::{self, Compiler},
     shipped,
 };
 
@@ -120,6 +122,8 @@ pub enum Command {
     Backup(stored::BackupArgs),
     /// Look whether anything is wrong with the runs that are kept
     Check,
+    /// Say what a call of a tool may use up, and what sets each of these limits
+    Limits(limits::LimitsArgs),
     /// Ask the rules about a call
     Permissions(permissions::PermissionsArgs),
     /// List what each plugin requests and is granted, and whether that counts
@@ -170,11 +174,20 @@ pub fn inputs(flags: Flags) -> anyhow::Result<Inputs> {
         places: Places::of_this_user()?,
         environment: Environment::of_this_process(),
         flags,
+        compiler: Compiler::this_program(),
     })
 }
 
 /// The whole program.
 pub fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    // Before anything else is there: it compiles what nobody trusts.
+    if arguments
+        .next()
+        .is_some_and(|name| name == compiler::COMMAND)
+    {
+        return compiler::compile_stdin(arguments.next());
+    }
     let command = Cli::command().after_long_help(Exit::table());
     let cli = match Cli::from_arg_matches(&command.get_matches()) {
         Ok(cli) => cli,
@@ -221,6 +234,7 @@ async fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Deny(args) => stored::deny(args).await?,
         Command::Backup(args) => stored::backup(args).await?,
         Command::Check => stored::check().await?,
+        Command::Limits(args) => limits::run(args, &cli.global).await?,
         Command::Permissions(args) => permissions::run(args, &cli.global).await?,
         Command::Grants(args) => grants::grants(args, &cli.global).await?,
         Command::Grant(args) => grants::grant(args, &cli.global).await?,

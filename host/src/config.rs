@@ -45,7 +45,7 @@ use crate::{
     ids::PluginName,
     peers::PeerSettings,
     provider::Secret,
-    sandbox::SandboxSettings,
+    sandbox::{SandboxSettings, compiler::Compiler},
 };
 
 /// The project file, in the working directory.
@@ -64,6 +64,9 @@ pub struct Inputs {
     pub places: Places,
     pub environment: Environment,
     pub flags: Flags,
+    /// Where components are compiled unless `sandbox.compile_apart` says otherwise; an embedder has no program
+    /// for it, unless it makes one (see [`crate::sandbox::compiler`]).
+    pub compiler: Compiler,
 }
 
 /// What the command line says.
@@ -310,6 +313,12 @@ impl Settings {
     /// Every value as it counts, without those of keys.
     pub fn values(&self) -> &[Shown] {
         &self.shown
+    }
+
+    /// Where the value of a key comes from, if one of the layers or a default gives it.
+    pub fn origin(&self, key: &str) -> Option<&Origin> {
+        let shown = self.shown.iter().find(|shown| shown.key == key)?;
+        shown.origins.last()
     }
 
     /// Every value and where it comes from, a line each: `limits.max_tokens = 4096  # from default`. Keys are

@@ -99,6 +99,9 @@ pub enum RunEvent {
         #[serde(serialize_with = "millis", deserialize_with = "from_millis")]
         #[schemars(with = "Option<f64>")]
         ran_ms: Option<Duration>,
+        /// Of a call with a budget of fuel; the same for the same input.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fuel_used: Option<u64>,
         result: ToolResult,
     },
     /// The call's text was longer than the model can be sent; here is the whole.

@@ -2,6 +2,8 @@
 
 mod anthropic;
 mod exchange;
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod heard;
 mod openai;

@@ -179,6 +179,11 @@ impl Registry {
 }
 
 impl Tool {
+    /// Whether it runs as a component: what else runs meets none of the sandbox's bounds.
+    pub fn is_sandboxed(&self) -> bool {
+        matches!(self.runner, Runner::Component { .. })
+    }
+
     /// The arguments after lossless coercion, or what is wrong with them.
     pub fn check_arguments(
         &self,

@@ -4,6 +4,7 @@
 mod bindings;
 mod cache;
 mod call;
+pub mod compiler;
 mod egress;
 mod ending;
 mod engine;
@@ -18,6 +19,7 @@ mod output;
 mod refusal;
 mod scrub;
 mod secrets;
+mod shape;
 mod store;
 mod wasi;
 
@@ -34,6 +36,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use self::{
     cache::Cache,
     call::Running,
+    compiler::Compiler,
     egress::Egress,
     engine::{GuestEngine, Profile},
     executor::GuestExecutor,
@@ -67,6 +70,8 @@ pub struct SandboxSettings {
     pub pool: bool,
     /// PEM files with further certificate authorities, for tools' requests.
     pub extra_ca_files: Vec<PathBuf>,
+    /// Where components are compiled that the cache does not have.
+    pub compiler: Compiler,
 }
 
 /// Runs components. Cheap to clone; the last one ends the ticker and the guests' executor.
@@ -81,6 +86,7 @@ struct Parts {
     /// Made for the first call with a fuel budget.
     metered: OnceCell<Arc<GuestEngine>>,
     cache: Option<Arc<Cache>>,
+    compiler: Compiler,
     egress: Egress,
     slots: Arc<Semaphore>,
     extra_memories: Arc<Semaphore>,
@@ -177,6 +183,7 @@ impl Sandbox {
                 plain: Arc::new(plain),
                 metered: OnceCell::new(),
                 cache,
+                compiler: settings.compiler,
                 egress: Egress::new(&settings.extra_ca_files)
                     .map_err(|e| SandboxError::Egress(Box::new(e)))?,
                 slots: Arc::new(Semaphore::new(max_live_calls as usize)),

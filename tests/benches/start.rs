@@ -13,6 +13,7 @@ use agentloop_host::{
     agent::run_calls,
     app::App,
     config::{Environment, Flags, Inputs, Places, Settings},
+    sandbox::compiler::Compiler,
     tool::ToolOutcome,
     transcript::ToolUse,
 };
@@ -42,6 +43,7 @@ fn main() {
         places: Places::inside(other.path()),
         environment: Environment::default(),
         flags,
+        compiler: Compiler::InProcess,
     };
     row("inside a program: settings, `App::open`, `now`", || {
         runtime.block_on(in_process(&inputs))

@@ -13,6 +13,7 @@ use agentloop_host::{
     policy::{self, Authorized, Decision},
     sandbox::{
         Beside, Component, Ending, Executor, GuestCall, GuestListener, Sandbox, SandboxSettings,
+        compiler::Compiler,
     },
     tool::{Content, ToolCall, ToolOutcome},
 };
@@ -30,6 +31,7 @@ pub fn settings() -> SandboxSettings {
         max_live_calls: MAX_LIVE_CALLS,
         pool: true,
         extra_ca_files: Vec::new(),
+        compiler: Compiler::InProcess,
     }
 }
 

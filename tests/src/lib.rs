@@ -5,6 +5,7 @@ pub mod agent;
 pub mod binary;
 pub mod crafted;
 pub mod endpoint;
+pub mod fuzzing;
 pub mod guests;
 pub mod http_client;
 pub mod servers;

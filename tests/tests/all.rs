@@ -9,6 +9,8 @@ mod all {
     mod durable;
     mod eager;
     mod egress;
+    mod fuzz;
+    mod hostile;
     mod house;
     mod kinds;
     mod loop_over_http;

@@ -31,6 +31,9 @@ pub struct TracedCall {
     /// Guest time; `None` when nothing of the tool ran.
     #[serde(serialize_with = "seconds")]
     pub ran: Option<Duration>,
+    /// Of a call with a budget of fuel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fuel_used: Option<u64>,
 }
 
 impl TracedCall {
@@ -50,6 +53,7 @@ impl TracedCall {
             outcome: outcome.into(),
             result,
             ran,
+            fuel_used: None,
         }
     }
 }

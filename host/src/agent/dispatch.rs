@@ -131,7 +131,11 @@ async fn settle(
             }
         }
     };
-    let Ended { outcome, ran } = ended?;
+    let Ended {
+        outcome,
+        ran,
+        fuel_used,
+    } = ended?;
     let is_heard = batch.recorder.is_heard();
     if is_heard && let Some(whole) = cut_text(&outcome, batch.deps.max_result_bytes) {
         batch
@@ -156,12 +160,15 @@ async fn settle(
                 tool: tool_use.name.clone(),
                 outcome: outcome_word(&outcome).into(),
                 ran_ms: ran,
+                fuel_used,
                 result: result.clone(),
             })
             .await?;
     }
     batch.standstill.call_ended();
-    Ok(CallRecord::new(tool_use, outcome, result, ran))
+    let mut record = CallRecord::new(tool_use, outcome, result, ran);
+    record.traced.fuel_used = fuel_used;
+    Ok(record)
 }
 
 /// One call, one step per line; each step that does not succeed is the call's ending.
@@ -230,17 +237,23 @@ async fn carry_out(
     Ok(Ended {
         outcome,
         ran: Some(ending.ran),
+        fuel_used: ending.fuel_used,
     })
 }
 
 struct Ended {
     outcome: ToolOutcome,
     ran: Option<Duration>,
+    fuel_used: Option<u64>,
 }
 
 impl From<ToolOutcome> for Ended {
     fn from(outcome: ToolOutcome) -> Self {
-        Self { outcome, ran: None }
+        Self {
+            outcome,
+            ran: None,
+            fuel_used: None,
+        }
     }
 }
 

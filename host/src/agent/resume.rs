@@ -40,6 +40,7 @@ struct Ended {
     outcome: std::borrow::Cow<'static, str>,
     result: crate::transcript::ToolResult,
     ran: Option<std::time::Duration>,
+    fuel_used: Option<u64>,
 }
 
 impl CallsSoFar {
@@ -57,7 +58,9 @@ impl CallSoFar {
     pub(crate) fn traced(&self, tool_use: &crate::transcript::ToolUse) -> Option<TracedCall> {
         let ended = self.ended.as_ref()?;
         let (outcome, result) = (ended.outcome.clone(), ended.result.clone());
-        Some(TracedCall::new(tool_use, outcome, result, ended.ran))
+        let mut traced = TracedCall::new(tool_use, outcome, result, ended.ran);
+        traced.fuel_used = ended.fuel_used;
+        Some(traced)
     }
 }
 
@@ -103,6 +106,7 @@ impl Resumed {
                 id,
                 outcome,
                 ran_ms,
+                fuel_used,
                 result,
                 ..
             } => {
@@ -110,6 +114,7 @@ impl Resumed {
                     outcome: outcome.clone(),
                     result: result.clone(),
                     ran: *ran_ms,
+                    fuel_used: *fuel_used,
                 });
                 self.calls_ended();
             }

@@ -20,7 +20,7 @@ use crate::{
     ids::PluginName,
     provider::Scripted,
     registry::{Plugin, Registry},
-    sandbox::{Sandbox, SandboxSettings},
+    sandbox::{Sandbox, SandboxSettings, compiler::Compiler},
     shipped,
     transcript::Message,
 };
@@ -118,6 +118,7 @@ async fn registry(notes: &Path) -> anyhow::Result<Registry> {
         max_live_calls: 64,
         pool: true,
         extra_ca_files: Vec::new(),
+        compiler: Compiler::this_program(),
     })?;
     let loads = shipped::PLUGINS.iter().map(|shipped| {
         let sandbox = &sandbox;

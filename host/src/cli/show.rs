@@ -304,6 +304,7 @@ impl Observer for Show {
                 outcome,
                 ran_ms,
                 result,
+                ..
             } => {
                 let call = state.calls.remove(id);
                 if let Some(line) = call.as_ref().and_then(|call| call.line.as_ref()) {

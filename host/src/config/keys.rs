@@ -125,6 +125,8 @@ keys! {
     /// Calls that may be alive at once; more wait in line.
     SANDBOX_MAX_LIVE_CALLS: usize = "sandbox.max_live_calls", Bare, is("64"), Weight::Stricter(key::no_wider),
         key::count;
+    /// Compile each component in a process of its own, bounded in memory and time; `false` where no process can be started.
+    SANDBOX_COMPILE_APART: bool = "sandbox.compile_apart", Bare, is("true"), Weight::Trusted, key::flag;
     /// PEM files with further certificate authorities, for tools and for the model connection.
     SANDBOX_EXTRA_CA_FILES: Vec<PathBuf> = "sandbox.extra_ca_files", List, is("[]"), Weight::Trusted, key::files;
     /// Where compiled code is kept, private to the user; `none` keeps none.

@@ -27,7 +27,7 @@ use crate::{
     ids::PluginName,
     peers::{PeerAt, PeerSettings},
     provider::Secret,
-    sandbox::SandboxSettings,
+    sandbox::{SandboxSettings, compiler::Compiler},
 };
 
 pub(super) fn resolve(inputs: &Inputs) -> Result<Settings, ConfigError> {
@@ -217,6 +217,10 @@ fn read_all(layers: &mut Layers, inputs: &Inputs, project: ProjectFile) -> Setti
         max_live_calls: layers.value(&keys::SANDBOX_MAX_LIVE_CALLS),
         extra_ca_files: layers.value(&keys::SANDBOX_EXTRA_CA_FILES),
         cache_dir: cache_dir(layers, inputs),
+        compiler: match layers.value(&keys::SANDBOX_COMPILE_APART) {
+            true => inputs.compiler.clone(),
+            false => Compiler::InProcess,
+        },
     };
     let mut permissions = Permissions::default();
     permissions.mode = layers.value(&keys::PERMISSIONS_MODE);

@@ -1,6 +1,6 @@
 //! The Anthropic Messages API, and servers that speak it.
 
-mod reply;
+pub(super) mod reply;
 mod request;
 
 use async_trait::async_trait;

@@ -1,6 +1,6 @@
 //! Chat completions: OpenAI, and the many servers that speak like it (llama.cpp, Ollama, vLLM, OpenRouter).
 
-mod reply;
+pub(super) mod reply;
 mod request;
 mod schema;
 

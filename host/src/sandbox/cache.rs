@@ -15,7 +15,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use wasmtime::component::Component;
 
-use super::engine::GuestEngine;
+use super::{engine::GuestEngine, limits::COMPILED_BYTES};
 use crate::ids::ComponentDigest;
 
 /// Entries together; the oldest are removed for new ones. A Python component takes 34 MiB.
@@ -23,8 +23,6 @@ const MAX_BYTES: u64 = 2 << 30;
 /// A block of SHA-256, which HMAC takes as it is.
 const KEY_BYTES: usize = 64;
 const SEAL_BYTES: usize = 32;
-/// Largest entry that is read.
-const MAX_ENTRY_BYTES: u64 = 512 << 20;
 
 /// Why a folder is not used. Costs only time.
 #[derive(Debug, thiserror::Error)]
@@ -96,17 +94,10 @@ impl Cache {
             .ok()
     }
 
-    /// Keeps a compiled component. A failure is told and costs nothing else.
-    pub(super) fn put(&self, guest: &GuestEngine, digest: &ComponentDigest, component: &Component) {
+    /// Keeps compiled code that this host has made or had made. A failure is told and costs nothing else.
+    pub(super) fn put(&self, guest: &GuestEngine, digest: &ComponentDigest, code: &[u8]) {
         let (name, path) = self.entry(guest, digest);
-        let code = match component.serialize() {
-            Ok(code) => code,
-            Err(e) => {
-                tracing::warn!("can't keep the compiled code of {digest}: {e:#}");
-                return;
-            }
-        };
-        if let Err(e) = self.write(&name, &path, &code) {
+        if let Err(e) = self.write(&name, &path, code) {
             tracing::warn!(
                 "can't write `{}`, so it will be compiled again: {e}",
                 path.display()
@@ -168,6 +159,18 @@ impl Cache {
     }
 }
 
+/// Takes compiled code that this host has just had made and could not keep.
+pub(super) fn adopt(guest: &GuestEngine, code: &[u8]) -> wasmtime::Result<Component> {
+    #[expect(
+        unsafe_code,
+        reason = "the code came over a pipe from this very program, which the host has started to compile it"
+    )]
+    // SAFETY: see above; wasmtime itself checks that version and settings fit.
+    unsafe {
+        Component::deserialize(&guest.engine, code)
+    }
+}
+
 /// Changes with wasmtime's version, the compiler's settings and the processor. Only picks the file's name:
 /// wasmtime checks the content itself.
 fn compatibility(guest: &GuestEngine) -> u64 {
@@ -181,7 +184,7 @@ fn compatibility(guest: &GuestEngine) -> u64 {
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    if fs::metadata(path)?.len() > MAX_ENTRY_BYTES {
+    if fs::metadata(path)?.len() > (COMPILED_BYTES + SEAL_BYTES as u64) {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     fs::read(path)

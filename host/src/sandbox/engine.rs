@@ -50,6 +50,12 @@ impl Profile {
             Self::Metered => "metered",
         }
     }
+
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        [Self::Plain, Self::Metered]
+            .into_iter()
+            .find(|profile| profile.as_str() == name)
+    }
 }
 
 /// An engine, what every component is linked to, and its clock.
@@ -84,6 +90,12 @@ impl GuestEngine {
             ticker,
         })
     }
+}
+
+/// An engine that runs nothing: without a pool, whose address space alone is more than a compiler may have. Where
+/// instances live makes no difference to compiled code.
+pub(super) fn for_compiling(profile: Profile) -> wasmtime::Result<Engine> {
+    Engine::new(&config(profile, None))
 }
 
 fn config(profile: Profile, pool_slots: Option<u32>) -> Config {

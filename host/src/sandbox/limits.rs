@@ -4,11 +4,36 @@ use std::time::Duration;
 
 use wasmtime::ResourceLimiter;
 
+use super::egress;
+
 /// Largest file that is taken for a component: Python ones have about 18 MiB.
 pub const MAX_COMPONENT_BYTES: usize = 64 << 20;
 /// How long a load waits for one compilation. Compiling is outside of what wasmtime promises to bound.
 pub const COMPILE_WAIT: Duration =
     Duration::from_secs(if cfg!(debug_assertions) { 120 } else { 30 });
+
+/// Address space of the process that compiles one component; CPython's takes about a quarter of it.
+pub const COMPILE_MEMORY_BYTES: u64 = 4 << 30;
+/// Processor time of that process, all its threads together.
+pub const COMPILE_CPU_SECONDS: u64 = COMPILE_WAIT.as_secs() * COMPILE_THREADS as u64;
+/// Threads of that process that compile.
+pub const COMPILE_THREADS: usize = 4;
+/// Largest compiled code that is taken or kept.
+pub const COMPILED_BYTES: u64 = 512 << 20;
+/// Modules and components in a component, itself included.
+pub const COMPONENT_PARTS: usize = 1000;
+/// Components inside of each other.
+pub const COMPONENT_DEPTH: usize = 16;
+/// Functions of all modules together; CPython has about 20,000.
+pub const FUNCTIONS: usize = 200_000;
+/// Code of one function, before it is compiled.
+pub const FUNCTION_BYTES: usize = 2 << 20;
+/// Variables of one function, its parameters apart: a compiler's time can grow with their square.
+pub const LOCALS: usize = 10_000;
+/// Blocks inside of each other in one function.
+pub const BLOCK_DEPTH: usize = 5_000;
+/// Targets of all branch tables of one function.
+pub const BRANCH_TARGETS: usize = 200_000;
 
 /// Threads for guests' files, look-ups and compilations, of all calls together.
 pub const BLOCKING_THREADS: usize = 128;
@@ -68,6 +93,100 @@ pub const ARGV_BYTES: usize = 128 << 10;
 pub const TYPE_DEPTH: usize = 24;
 /// Parts of the types of a plain function, written out.
 pub const TYPE_NODES: usize = 5000;
+
+/// A bound that nobody sets: it is the same for every call of this version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fixed {
+    pub what: &'static str,
+    pub limit: u64,
+    pub unit: Unit,
+    /// What a guest notices that goes further.
+    pub effect: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    Count,
+    Bytes,
+    Seconds,
+}
+
+/// Those of a call, in the order in which a person would look for them.
+pub fn fixed() -> Vec<Fixed> {
+    let row = |what, limit: u64, unit, effect| Fixed {
+        what,
+        limit,
+        unit,
+        effect,
+    };
+    let count = |what, limit: usize, effect| row(what, limit as u64, Unit::Count, effect);
+    let bytes = |what, limit: usize, effect| row(what, limit as u64, Unit::Bytes, effect);
+    let seconds = |what, limit: Duration, effect| row(what, limit.as_secs(), Unit::Seconds, effect);
+    const REFUSED_AT_LOAD: &str = "the component is not loaded";
+    const TRAP: &str = "the call ends with a trap";
+    const REQUEST_FAILS: &str = "the request fails";
+    vec![
+        count("memories", MEMORIES_PER_CALL, REFUSED_AT_LOAD),
+        count("tables", TABLES_PER_CALL, REFUSED_AT_LOAD),
+        count(
+            "elements of all tables",
+            TABLE_ELEMENTS,
+            "the table does not grow",
+        ),
+        count("instances of modules", INSTANCES_PER_CALL, REFUSED_AT_LOAD),
+        bytes("stack", WASM_STACK_BYTES, TRAP),
+        count(
+            "files, streams, pollables and requests held",
+            HOST_RESOURCES,
+            TRAP,
+        ),
+        count("handles of all kinds", HANDLES, TRAP),
+        bytes("copied by one host call", HOST_CALL_BYTES, TRAP),
+        bytes("random bytes at once", RANDOM_BYTES as usize, TRAP),
+        count("log lines", LINES, "the rest is counted"),
+        bytes("a log line", LINE_BYTES, "it is cut"),
+        bytes("all log lines", LINES_BYTES, "the rest is counted"),
+        count(
+            "reports of progress",
+            PROGRESS_REPORTS,
+            "the rest is counted",
+        ),
+        bytes("text of a trap or panic", TRAP_TEXT_BYTES, "it is cut"),
+        count("requests", egress::MAX_REQUESTS, REQUEST_FAILS),
+        count(
+            "requests at once",
+            egress::MAX_REQUESTS_AT_ONCE,
+            "they wait",
+        ),
+        bytes("an address", egress::MAX_URI_BYTES, REQUEST_FAILS),
+        bytes(
+            "headers of a request or response",
+            HTTP_FIELD_BYTES,
+            REQUEST_FAILS,
+        ),
+        bytes(
+            "body of a request",
+            egress::MAX_REQUEST_BODY_BYTES as usize,
+            REQUEST_FAILS,
+        ),
+        bytes(
+            "body of a response",
+            egress::MAX_RESPONSE_BODY_BYTES as usize,
+            REQUEST_FAILS,
+        ),
+        seconds(
+            "first byte of a response",
+            egress::FIRST_BYTE_TIMEOUT,
+            REQUEST_FAILS,
+        ),
+        seconds(
+            "between two pieces of a body",
+            egress::GAP_TIMEOUT,
+            REQUEST_FAILS,
+        ),
+        seconds("a request as a whole", egress::TOTAL_TIMEOUT, REQUEST_FAILS),
+    ]
+}
 
 /// Counts a call's memory and remembers when it refused some: a guest that gets none aborts with a trap that
 /// says nothing of memory.

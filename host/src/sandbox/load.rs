@@ -8,7 +8,8 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 use super::{
     Component, ComponentParts, GuestListener, MetadataError, Sandbox, SandboxError, Slot,
     bindings::agentloop::tool::types,
-    cache::Cache,
+    cache::{self, Cache},
+    compiler::{self, Compiler},
     egress::CallEgress,
     ending,
     engine::{GuestEngine, Profile},
@@ -21,6 +22,7 @@ use super::{
     },
     metadata::{self, Definitions},
     output::GuestOutput,
+    shape,
     store::{self, StoreLimits},
     wasi,
 };
@@ -74,8 +76,17 @@ pub enum LoadError {
         imports: String,
         advice: &'static str,
     },
+    #[error(
+        "it has more than {limit} {what}, which is more than this host compiles; build it with optimisations, or split it"
+    )]
+    TooComplex { what: &'static str, limit: usize },
     #[error("it does not compile: {why}")]
     Compile { why: String },
+    /// The process that compiles did not do so. Either the component is made to exhaust it, or it can't be started.
+    #[error(
+        "the compiler's process gave nothing: {why}; `sandbox.compile_apart = false` compiles without it and without its limits"
+    )]
+    Compiler { why: String },
     #[error("compiling it takes longer than {} s", COMPILE_WAIT.as_secs())]
     CompileTimeout,
     #[error(
@@ -210,7 +221,6 @@ impl Sandbox {
         wasm: Arc<[u8]>,
         offer: Offer,
     ) -> Result<Linked, LoadError> {
-        // Held by the compilation itself, which goes on when nobody waits for it any more.
         let turn = self
             .parts
             .compilers
@@ -218,15 +228,56 @@ impl Sandbox {
             .acquire_owned()
             .await
             .map_err(internal)?;
-        let cache = self.parts.cache.clone();
-        let compiling = self.blocking(move || {
-            let _turn = turn;
-            compiled(&guest, cache.as_deref(), &digest, &wasm)
-                .and_then(|c| linked(guest, &c, &offer))
-        });
+        let compiling = async {
+            let found = {
+                let (guest, cache) = (guest.clone(), self.parts.cache.clone());
+                self.blocking(move || cache.and_then(|cache| cache.get(&guest, &digest)))
+                    .await?
+            };
+            let component = match found {
+                Some(component) => component,
+                None => self.compile(guest.clone(), digest, wasm, turn).await?,
+            };
+            self.blocking(move || linked(guest, &component, &offer))
+                .await?
+        };
         tokio::time::timeout(COMPILE_WAIT, compiling)
             .await
-            .map_err(|_| LoadError::CompileTimeout)??
+            .map_err(|_| LoadError::CompileTimeout)?
+    }
+
+    async fn compile(
+        &self,
+        guest: Arc<GuestEngine>,
+        digest: ComponentDigest,
+        wasm: Arc<[u8]>,
+        turn: OwnedSemaphorePermit,
+    ) -> Result<wasmtime::component::Component, LoadError> {
+        {
+            let wasm = wasm.clone();
+            self.blocking(move || shape::check(&wasm)).await??;
+        }
+        let cache = self.parts.cache.clone();
+        match self.parts.compiler.clone() {
+            Compiler::InProcess => {
+                self.blocking(move || {
+                    // Held by the compilation itself, which goes on when nobody waits for it any more.
+                    let _turn = turn;
+                    compiled(&guest, cache.as_deref(), &digest, &wasm)
+                })
+                .await?
+            }
+            Compiler::Apart(program) => {
+                let profile = guest.profile;
+                tracing::debug!("compiling {digest} in a process of its own");
+                let child = async move { compiler::apart(program, profile, &wasm).await };
+                let code = self.parts.executor.spawn(Box::pin(child)).await;
+                let code = code.map_err(internal)??;
+                drop(turn);
+                self.blocking(move || taken(&guest, cache.as_deref(), &digest, &code))
+                    .await?
+            }
+        }
     }
 
     /// Asks the component itself, with nothing granted. On a machine that is busy compiling, a list that takes
@@ -322,9 +373,6 @@ fn compiled(
     digest: &ComponentDigest,
     wasm: &[u8],
 ) -> Result<wasmtime::component::Component, LoadError> {
-    if let Some(component) = cache.and_then(|cache| cache.get(guest, digest)) {
-        return Ok(component);
-    }
     let component =
         wasmtime::component::Component::from_binary(&guest.engine, wasm).map_err(|e| {
             LoadError::Compile {
@@ -332,9 +380,31 @@ fn compiled(
             }
         })?;
     if let Some(cache) = cache {
-        cache.put(guest, digest, &component);
+        match component.serialize() {
+            Ok(code) => cache.put(guest, digest, &code),
+            Err(e) => tracing::warn!("can't keep the compiled code of {digest}: {e:#}"),
+        }
     }
     Ok(component)
+}
+
+/// Through the cache where there is one, so that it is mapped rather than copied.
+fn taken(
+    guest: &GuestEngine,
+    cache: Option<&Cache>,
+    digest: &ComponentDigest,
+    code: &[u8],
+) -> Result<wasmtime::component::Component, LoadError> {
+    let kept = cache.and_then(|cache| {
+        cache.put(guest, digest, code);
+        cache.get(guest, digest)
+    });
+    match kept {
+        Some(component) => Ok(component),
+        None => cache::adopt(guest, code).map_err(|e| LoadError::Compiler {
+            why: format!("what it made does not fit: {e:#}"),
+        }),
+    }
 }
 
 fn linked(

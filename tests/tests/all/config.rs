@@ -20,6 +20,7 @@ use agentloop_host::{
         trust::{TrustError, TrustStore},
     },
     ids::PluginName,
+    sandbox::compiler::Compiler,
 };
 use serde_json::Map;
 
@@ -91,6 +92,7 @@ impl Desk {
             places: self.places(),
             environment: self.environment.iter().cloned().collect::<Environment>(),
             flags: self.flags.clone(),
+            compiler: Compiler::Apart("compiler".into()),
         }
     }
 
@@ -213,7 +215,7 @@ fn what_is_withheld_is_shown() {
 /// Each key with a value other than the default, and what it does to the settings.
 type Effect = (&'static str, &'static str, fn(&Settings) -> bool);
 
-const EFFECTS: [Effect; 35] = [
+const EFFECTS: [Effect; 36] = [
     ("provider", "'openai'", |s| {
         s.provider == ProviderName::OpenAi && s.model.is_none()
     }),
@@ -302,6 +304,9 @@ const EFFECTS: [Effect; 35] = [
     }),
     ("sandbox.cache_dir", "'none'", |s| {
         s.sandbox.cache_dir.is_none()
+    }),
+    ("sandbox.compile_apart", "false", |s| {
+        s.sandbox.compiler == Compiler::InProcess
     }),
     ("permissions.mode", "'deny'", |s| {
         s.permissions.mode == Mode::Deny

@@ -6,4 +6,4 @@ mod deadlines;
 mod loading;
 mod memory;
 mod output;
-mod reach;
+pub(crate) mod reach;

@@ -29,7 +29,7 @@ const MAX_BLOCKS: usize = 4096;
 type Members = IndexMap<String, Box<RawValue>>;
 
 /// A reply in the making.
-pub(super) struct Assembly {
+pub(in crate::provider) struct Assembly {
     model: String,
     /// How many messages stand before the reply.
     turn: usize,
@@ -97,7 +97,7 @@ fn stop_details(wire: &Value) -> Option<String> {
 }
 
 impl Assembly {
-    pub(super) fn new(model: &str, turn: usize) -> Self {
+    pub(in crate::provider) fn new(model: &str, turn: usize) -> Self {
         Self {
             model: model.to_owned(),
             turn,

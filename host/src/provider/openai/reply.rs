@@ -24,7 +24,7 @@ use crate::{
 const MAX_CALLS: usize = 4096;
 
 /// A reply in the making.
-pub(super) struct Assembly {
+pub(in crate::provider) struct Assembly {
     model: String,
     /// How many messages stand before the reply.
     turn: usize,
@@ -138,7 +138,7 @@ impl Part {
 }
 
 impl Assembly {
-    pub(super) fn new(model: &str, turn: usize, as_schema: bool) -> Self {
+    pub(in crate::provider) fn new(model: &str, turn: usize, as_schema: bool) -> Self {
         Self {
             model: model.to_owned(),
             turn,

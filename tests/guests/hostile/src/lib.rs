@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use agentloop_sdk::{Level, Result, ToolError, log, progress, tool, tools};
+use agentloop_sdk::{Level, Result, ToolError, http, log, progress, tool, tools};
 use wasip2::{
     clocks::monotonic_clock,
     http::types::{Fields, OutgoingRequest},
@@ -291,6 +291,48 @@ fn try_files(what: String, from: String, to: Option<String>) -> Result<String> {
     }
 }
 
+/// Opens a file again and again, keeping all of them.
+#[tool(folder("*", read, reason = "to try what it must not"))]
+fn open_many(path: String) -> Result<String> {
+    let mut kept = Vec::new();
+    for n in 0..10_000 {
+        match fs::File::open(&path) {
+            Ok(file) => kept.push(file),
+            Err(e) => return Err(ToolError::new(format!("refused after {n}: {e}"))),
+        }
+    }
+    Ok("all of them".to_owned())
+}
+
+/// Asks the host for the time so many times.
+#[tool(read_only, closed_world)]
+fn ask_often(times: u64) -> String {
+    for _ in 0..times {
+        black_box(monotonic_clock::now());
+    }
+    "asked".to_owned()
+}
+
+/// Panics with so many bytes.
+#[tool(read_only, closed_world)]
+fn panic_at_length(bytes: usize) -> String {
+    panic!("{}", "p".repeat(bytes))
+}
+
+/// Says all variables and arguments that it finds.
+#[tool(read_only, closed_world)]
+fn surroundings() -> String {
+    let variables: Vec<_> = std::env::vars_os().collect();
+    let arguments: Vec<_> = std::env::args_os().collect();
+    format!("{variables:?} {arguments:?}")
+}
+
+/// Fetches a page.
+#[tool(read_only, http("*", reason = "to try what it must not"))]
+fn fetch(url: String) -> Result<String> {
+    Ok(http::get(url)?.text())
+}
+
 /// Tries to open a socket or to look a name up.
 #[tool(read_only)]
 fn connect(address: String) -> Result<String> {
@@ -323,5 +365,10 @@ tools![
     log_line,
     exhaust,
     try_files,
+    open_many,
+    ask_often,
+    panic_at_length,
+    surroundings,
+    fetch,
     connect,
 ];

@@ -14,7 +14,7 @@ use agentloop_tests::{
 };
 use serde_json::json;
 
-pub(super) fn folder(host: &Path, guest: &str, access: Access) -> Grants {
+pub(crate) fn folder(host: &Path, guest: &str, access: Access) -> Grants {
     Grants {
         folders: vec![FolderGrant {
             host_path: host.canonicalize().unwrap(),
@@ -25,7 +25,7 @@ pub(super) fn folder(host: &Path, guest: &str, access: Access) -> Grants {
     }
 }
 
-pub(super) fn origin(origin: &str) -> Grants {
+pub(crate) fn origin(origin: &str) -> Grants {
     Grants {
         http: vec![HttpGrant {
             origin: OriginPattern::parse(origin).unwrap(),
