@@ -22,6 +22,7 @@ const GUESTS: [&str; 9] = [
     "helpful",
     "hostile",
     "keeper",
+    "notes",
     "plain",
     "program",
     "server",

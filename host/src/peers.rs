@@ -18,7 +18,7 @@ use rmcp::{
 };
 use tokio::{sync::Mutex, time::Instant};
 
-use self::process::Process;
+use self::process::{MESSAGE_BYTES, Process};
 use crate::{
     capability::EnvironmentGrant,
     http::{ClientError, ClientSettings, model_client},
@@ -119,7 +119,7 @@ impl Peer {
         });
         let listing = async {
             let live = peer.live().await?;
-            list(&live.connection).await
+            list(&live).await
         };
         let listed = tokio::time::timeout(START_TIMEOUT, listing)
             .await
@@ -164,11 +164,14 @@ impl Peer {
             let mut unfinished = Unfinished(Some(live.clone()));
             let params = CallToolRequestParams::new(original.to_owned()).with_arguments(arguments);
             let result = live.connection.call_tool(params).await;
-            unfinished.0 = None;
+            // One that sends without end is ended, as one that does not answer.
+            if !live.sent_too_much() {
+                unfinished.0 = None;
+            }
             match result {
                 Ok(result) => convert::outcome(result, limit_bytes),
                 Err(error) => ToolOutcome::Failed {
-                    message: convert::shown(&service_error(&error)),
+                    message: convert::shown(&live.why(&error)),
                 },
             }
         };
@@ -219,7 +222,13 @@ impl Live {
         let (service, process) = match &settings.at {
             PeerAt::Command { argv, environment } => {
                 let (process, stdout, stdin) = Process::start(&settings.name, argv, environment)?;
-                let service = ().serve((stdout, stdin)).await.map_err(initialize)?;
+                let service = ().serve((stdout, stdin)).await.map_err(|e| {
+                    if process.sent_too_much() {
+                        PeerError::Initialize(sent_too_much())
+                    } else {
+                        initialize(e)
+                    }
+                })?;
                 (service, Some(process))
             }
             PeerAt::Url(url) => {
@@ -234,6 +243,20 @@ impl Live {
             _service: service,
             process,
         })
+    }
+
+    fn sent_too_much(&self) -> bool {
+        self.process.as_ref().is_some_and(Process::sent_too_much)
+    }
+
+    /// Why a request came to nothing.
+    fn why(&self, error: &ServiceError) -> String {
+        match error {
+            ServiceError::McpError(data) => data.message.to_string(),
+            _ if self.sent_too_much() => sent_too_much(),
+            ServiceError::TransportClosed => "the server ended before it answered".to_owned(),
+            error => error.to_string(),
+        }
     }
 
     fn works(&self) -> bool {
@@ -262,15 +285,16 @@ impl Drop for Unfinished {
 }
 
 /// All tools, within bounds.
-async fn list(connection: &Connection<RoleClient>) -> Result<Vec<rmcp::model::Tool>, PeerError> {
+async fn list(live: &Live) -> Result<Vec<rmcp::model::Tool>, PeerError> {
     let mut tools = Vec::new();
     let mut cursor = None;
     for _ in 0..MAX_PAGES {
         let params = PaginatedRequestParams::default().with_cursor(cursor);
-        let page = connection
+        let page = live
+            .connection
             .list_tools(Some(params))
             .await
-            .map_err(|e| PeerError::List(convert::shown(&service_error(&e))))?;
+            .map_err(|e| PeerError::List(convert::shown(&live.why(&e))))?;
         tools.extend(page.tools);
         if tools.len() > MAX_TOOLS {
             return Err(PeerError::List(format!("it has more than {MAX_TOOLS}")));
@@ -285,10 +309,8 @@ async fn list(connection: &Connection<RoleClient>) -> Result<Vec<rmcp::model::To
     )))
 }
 
-fn service_error(error: &ServiceError) -> String {
-    match error {
-        ServiceError::McpError(data) => data.message.to_string(),
-        ServiceError::TransportClosed => "the server ended before it answered".to_owned(),
-        error => error.to_string(),
-    }
+fn sent_too_much() -> String {
+    format!(
+        "the server sent a message of more than {MESSAGE_BYTES} bytes, so it was ended; ask it for less at once"
+    )
 }

@@ -47,6 +47,7 @@ use self::{
 pub use self::{
     executor::Executor,
     inspect::{Beside, FileKind, ImportNeeds, Inspection, inspect, inspect_with},
+    kinds::Act,
     limits::{MANIFEST_BYTES, MAX_COMPONENT_BYTES},
     load::LoadError,
     metadata::{Definitions, MetadataError, SetAside},

@@ -1,6 +1,9 @@
 //! From start to first call with the shipped plugins, as a program and inside of one. Prints a table.
 //!
 //! `cargo bench -p agentloop-tests --bench start`
+//!
+//! With `LARGE=FILE.wasm`, one of the big components of `plugins/examples` for instance, also how long it takes to load
+//! that: compiled the first time, from the cache afterwards.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a bench may panic")]
 
 use std::{
@@ -32,6 +35,21 @@ fn main() {
     row("for comparison: the program: `--version`", || {
         program(dir.path(), &["--version"])
     });
+
+    if let Some(large) = std::env::var_os("LARGE") {
+        let bytes = std::fs::metadata(&large).unwrap().len();
+        let large_dir = tempfile::tempdir().unwrap();
+        let plugins = large_dir.path().join("plugins");
+        std::fs::create_dir(&plugins).unwrap();
+        std::fs::copy(&large, plugins.join("large.wasm")).unwrap();
+        let what = format!(
+            "the program: `tools` with a component of {} MiB",
+            bytes >> 20
+        );
+        row(&what, || {
+            program(large_dir.path(), &["tools", "--set", "plugin_dirs=plugins"])
+        });
+    }
 
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let other = tempfile::tempdir().unwrap();

@@ -16,10 +16,7 @@ use super::{
     terminal::{caution, harmless},
     write,
 };
-use crate::{
-    capability::{Access, OriginPattern},
-    ids::PluginName,
-};
+use crate::{capability::OriginPattern, ids::PluginName};
 
 /// Largest policy that is read.
 const MAX_BYTES: u64 = 64 << 10;
@@ -82,7 +79,37 @@ impl Imported {
         let Some(permissions) = policy.as_mapping_get("permissions") else {
             bail!("it has no `permissions`");
         };
+        let version = policy.as_mapping_get("version");
+        match version.map(|version| version.as_str()) {
+            Some(Some(version)) if version.starts_with("1.") => {}
+            Some(_) => bail!("its `version` is not \"1.0\" or another of the first format"),
+            None => bail!("it has no `version`"),
+        }
         let mut imported = Self::default();
+        imported.unknown(
+            permissions,
+            "",
+            &[
+                "storage",
+                "network",
+                "environment",
+                "resources",
+                "runtime",
+                "ipc",
+            ],
+        );
+        for kind in ["storage", "network", "environment"] {
+            let Some(lists) = permissions.as_mapping_get(kind) else {
+                continue;
+            };
+            let prefix = format!("{kind}.");
+            // Variables are only ever allowed.
+            let known: &[&str] = match kind {
+                "environment" => &["allow"],
+                _ => &["allow", "deny"],
+            };
+            imported.unknown(lists, &prefix, known);
+        }
         imported.storage(permissions);
         imported.network(permissions);
         imported.environment(permissions);
@@ -94,6 +121,18 @@ impl Imported {
             }
         }
         Ok(imported)
+    }
+
+    /// Notes what nobody here knows, since it could have been a restriction.
+    fn unknown(&mut self, within: &Yaml<'_>, prefix: &str, known: &[&str]) {
+        for (key, _) in within.as_mapping().into_iter().flatten() {
+            let key = key.as_str().unwrap_or("?");
+            if !known.contains(&key) {
+                self.note(format!(
+                    "`{prefix}{key}` is not known here, and is left out"
+                ));
+            }
+        }
     }
 
     fn note(&mut self, note: String) {
@@ -131,14 +170,23 @@ impl Imported {
                 .as_mapping_get("access")
                 .and_then(|access| access.as_vec())
                 .map_or(&[][..], |words| words.as_slice());
-            let access = if access.iter().any(|word| word.as_str() == Some("write")) {
-                Access::Write
-            } else {
-                Access::Read
-            };
-            let access = match access {
-                Access::Read => "read",
-                Access::Write => "write",
+            let says = |word: &str| access.iter().any(|a| a.as_str() == Some(word));
+            // Whoever may write here may read.
+            let access = match (says("read"), says("write")) {
+                (true, true) => "write",
+                (true, false) => "read",
+                (false, true) => {
+                    self.note(format!(
+                        "`{uri}` is left out: it is to be written and not read, and a grant that writes reads as well"
+                    ));
+                    continue;
+                }
+                (false, false) => {
+                    self.note(format!(
+                        "`{uri}` is left out: its `access` names neither `read` nor `write`"
+                    ));
+                    continue;
+                }
             };
             let inside = format!("/{}", path.trim_matches('/'));
             self.folders.push(format!(
@@ -348,6 +396,22 @@ env = [
                 "*.a.org",
             ),
             ("  environment:\n    allow: [{key: 'A_*'}]", "A_*"),
+            (
+                "  storage:\n    allow: [{uri: 'fs:///a', access: [write]}]",
+                "not read",
+            ),
+            ("  storage:\n    allow: [{uri: 'fs:///a'}]", "`access`"),
+            (
+                "  storage:\n    allow: [{uri: 'fs:///a', access: [execute]}]",
+                "`access`",
+            ),
+            ("  environment:\n    deny: [{key: A}]", "environment.deny"),
+            ("  devices: {gpu: true}", "devices"),
+            (
+                "  runtime: {docker: {security: {privileged: true}}}",
+                "runtime",
+            ),
+            ("  ipc: {allow: [{uri: 'ipc://x'}]}", "ipc"),
             ("  resources: {memory: 64}", "resources"),
         ] {
             let imported = imported(permissions);
@@ -360,7 +424,15 @@ env = [
 
     #[test]
     fn other_files_are_refused() {
-        for text in ["", "version: 1", "a: [", "--- 1\n--- 2\n"] {
+        let other = "version: \"2.0\"\npermissions: {}";
+        for text in [
+            "",
+            "version: 1",
+            "a: [",
+            "--- 1\n--- 2\n",
+            "permissions: {}",
+            other,
+        ] {
             assert!(Imported::of(text).is_err(), "{text}");
         }
     }

@@ -18,7 +18,7 @@ use crate::{
     capability::{Access, Capability, Grants, Request},
     ids::PluginName,
     sandbox::{
-        self, Beside, FileKind, ImportNeeds, Inspection, MANIFEST_BYTES, MAX_COMPONENT_BYTES,
+        self, Act, Beside, FileKind, ImportNeeds, Inspection, MANIFEST_BYTES, MAX_COMPONENT_BYTES,
     },
     tool::{Annotations, ToolDefinition},
 };
@@ -173,6 +173,16 @@ impl Shown<'_> {
             "usable": self.usable,
             "faults": self.faults,
             "tools": self.inspection.metadata.is_some().then_some(tools),
+            "act": match &self.inspection.act {
+                Some(Ok(act)) => json!({
+                    "name": act.name,
+                    "version": act.version,
+                    "description": act.description,
+                    "not_taken": act.not_taken,
+                }),
+                Some(Err(why)) => json!({ "fault": why }),
+                None => Value::Null,
+            },
             "could_use": self
                 .could_use()
                 .iter()
@@ -262,9 +272,27 @@ impl Shown<'_> {
                 }
             }
         }
+        let declares = match &self.inspection.act {
+            Some(Ok(act)) => {
+                act_text(act, &mut text);
+                true
+            }
+            Some(Err(why)) => {
+                text.push_str(&format!(
+                    "\nits custom section `act:component` can't be read: {}\n",
+                    harmless(why)
+                ));
+                false
+            }
+            None => false,
+        };
         let could_use = self.could_use();
         if !could_use.is_empty() {
-            text.push_str("\nit declares nothing, and could use, if you grant it:\n");
+            text.push_str(if declares {
+                "\nit declares that it uses:\n"
+            } else {
+                "\nit declares nothing, and could use, if you grant it:\n"
+            });
             for asked in &could_use {
                 self.asked_text(asked, "  ", &mut text);
             }
@@ -361,6 +389,25 @@ impl Shown<'_> {
                 format!("  {note}")
             }
         }
+    }
+}
+
+fn act_text(act: &Act, text: &mut String) {
+    text.push_str(&format!(
+        "\n{}  {}\n",
+        strong()
+            .for_stdout()
+            .apply_to(one_line(&act.name, MAX_LINE_CHARS)),
+        one_line(&act.version, MAX_LINE_CHARS),
+    ));
+    for line in harmless(act.description.trim()).lines() {
+        text.push_str(&format!("  {line}\n"));
+    }
+    for what in &act.not_taken {
+        text.push_str(&format!(
+            "  it also declares {}\n",
+            one_line(what, MAX_LINE_CHARS)
+        ));
     }
 }
 

@@ -1,12 +1,18 @@
 //! A server's process: few variables, a process group of its own, and an end that takes the whole group with it.
 
 use std::{
+    io,
+    pin::Pin,
     process::Stdio,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
 };
 
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader, ReadBuf},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
     task::JoinHandle,
 };
@@ -28,9 +34,13 @@ const VARIABLES: [&str; 9] = [
 ];
 /// Of what a server writes to standard error, a line at a time.
 const LINE_BYTES: u64 = 4 << 10;
+/// Of one message, which is a line; as much as the transport takes.
+pub(super) const MESSAGE_BYTES: usize = 16 << 20;
 
 pub(super) struct Process {
     child: Mutex<(Child, bool)>,
+    /// Whether it sent a message that is too long.
+    sent_too_much: Arc<AtomicBool>,
     /// Reads standard error.
     reader: JoinHandle<()>,
 }
@@ -40,7 +50,7 @@ impl Process {
         name: &PluginName,
         argv: &[String],
         environment: &[EnvironmentGrant],
-    ) -> Result<(Self, ChildStdout, ChildStdin), PeerError> {
+    ) -> Result<(Self, Messages<ChildStdout>, ChildStdin), PeerError> {
         let Some((program, arguments)) = argv.split_first() else {
             return Err(PeerError::NoCommand);
         };
@@ -72,9 +82,19 @@ impl Process {
         };
         let process = Self {
             child: Mutex::new((child, false)),
+            sent_too_much: Arc::default(),
             reader: tokio::spawn(listen(name.clone(), stderr)),
         };
-        Ok((process, stdout, stdin))
+        let messages = Messages {
+            of: stdout,
+            bytes: 0,
+            too_long: process.sent_too_much.clone(),
+        };
+        Ok((process, messages, stdin))
+    }
+
+    pub(super) fn sent_too_much(&self) -> bool {
+        self.sent_too_much.load(Ordering::SeqCst)
     }
 
     pub(super) fn is_killed(&self) -> bool {
@@ -111,6 +131,40 @@ impl Drop for Process {
     }
 }
 
+/// What a server sends, up to a message that is too long: there the connection ends, and with it whoever waits
+/// for an answer. The transport by itself drops such a message and goes on, and its answer never comes.
+pub(super) struct Messages<R> {
+    of: R,
+    /// Of the message that has not ended yet.
+    bytes: usize,
+    too_long: Arc<AtomicBool>,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Messages<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.of).poll_read(context, buffer))?;
+        let read = buffer.filled().get(before..).unwrap_or_default();
+        let is_end = |byte: &u8| *byte == b'\n';
+        let ends = read.iter().position(is_end);
+        let message = self.bytes + ends.map_or(read.len(), |at| at + 1);
+        if message > MESSAGE_BYTES {
+            buffer.set_filled(before);
+            self.too_long.store(true, Ordering::SeqCst);
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        self.bytes = match read.iter().rposition(is_end) {
+            Some(at) => read.len() - at - 1,
+            None => message,
+        };
+        Poll::Ready(Ok(()))
+    }
+}
+
 /// What it says is for the operator's log.
 async fn listen(name: PluginName, stderr: ChildStderr) {
     let mut stderr = BufReader::new(stderr);
@@ -127,6 +181,53 @@ async fn listen(name: PluginName, stderr: ChildStderr) {
                 let line = convert::shown(String::from_utf8_lossy(&line).trim_end());
                 tracing::debug!("the MCP server `{name}` says: {line}");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn read(bytes: Vec<u8>) -> (io::Result<usize>, bool) {
+        let too_long = Arc::new(AtomicBool::default());
+        let mut messages = Messages {
+            of: bytes.as_slice(),
+            bytes: 0,
+            too_long: too_long.clone(),
+        };
+        // In pieces, as a transport reads.
+        let mut piece = vec![0; 8 << 10];
+        let mut total = 0;
+        let read = loop {
+            match messages.read(&mut piece).await {
+                Ok(0) => break Ok(total),
+                Ok(read) => total += read,
+                Err(e) => break Err(e),
+            }
+        };
+        (read, too_long.load(Ordering::SeqCst))
+    }
+
+    #[tokio::test]
+    async fn messages_end_at_their_bound() {
+        let line = |bytes: usize| {
+            let mut line = vec![b'x'; bytes - 1];
+            line.push(b'\n');
+            line
+        };
+        // Each message counts for itself.
+        let most = line(MESSAGE_BYTES).repeat(2);
+        let bytes = most.len();
+        let (all, too_long) = read(most).await;
+        assert_eq!((all.unwrap(), too_long), (bytes, false));
+        for long in [
+            line(MESSAGE_BYTES + 1),
+            vec![b'x'; MESSAGE_BYTES + 1],
+            [line(5), line(MESSAGE_BYTES + 1)].concat(),
+        ] {
+            let (all, too_long) = read(long).await;
+            assert!(all.is_err() && too_long);
         }
     }
 }

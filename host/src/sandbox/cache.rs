@@ -1,4 +1,5 @@
-//! Compiled components, kept between starts: loading one takes a millisecond, compiling a large one seconds.
+//! Compiled components, kept between starts: loading one takes a millisecond, compiling a large one seconds. So
+//! are the schemas of plain functions, whose file has to be read whole for them.
 //!
 //! An entry is native code that will run outside of every sandbox, so it is only ever taken from here, a folder
 //! of this user's alone, and only if it carries this host's own seal. The seal is an HMAC under a random key
@@ -12,6 +13,7 @@ use std::{
 };
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde::{Serialize, de::DeserializeOwned};
 use sha2::Sha256;
 use wasmtime::component::Component;
 
@@ -59,28 +61,7 @@ impl Cache {
     /// The compiled component, unless there is none that this host has sealed.
     pub(super) fn get(&self, guest: &GuestEngine, digest: &ComponentDigest) -> Option<Component> {
         let (name, path) = self.entry(guest, digest);
-        let bytes = match read_bounded(&path) {
-            Ok(bytes) => bytes,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
-            Err(e) => {
-                tracing::warn!(
-                    "can't read `{}` in the cache of compiled code: {e}",
-                    path.display()
-                );
-                return None;
-            }
-        };
-        let sealed = bytes
-            .split_last_chunk::<SEAL_BYTES>()
-            .is_some_and(|(code, seal)| self.seal(&name, code).verify_slice(seal).is_ok());
-        if !sealed {
-            tracing::warn!(
-                "`{}` in the cache of compiled code is damaged: compiling again",
-                path.display()
-            );
-            return None;
-        }
-        drop(bytes);
+        drop(self.sealed(&name, &path)?);
         #[expect(
             unsafe_code,
             reason = "the file is what this host wrote: it lies in a folder that only this user can write, and its \
@@ -92,6 +73,63 @@ impl Cache {
         component
             .inspect_err(|e| tracing::debug!("`{}` does not fit: {e:#}", path.display()))
             .ok()
+    }
+
+    /// What was worked out of a component by the code that `derivation` stands for.
+    pub(super) fn derived<T: DeserializeOwned>(
+        &self,
+        digest: &ComponentDigest,
+        derivation: u64,
+    ) -> Option<T> {
+        let (name, path) = self.derived_entry(digest, derivation);
+        let bytes = self.sealed(&name, &path)?;
+        serde_json::from_slice(&bytes)
+            .inspect_err(|e| tracing::warn!("`{}` can't be read: {e}", path.display()))
+            .ok()
+    }
+
+    /// Keeps what was worked out of a component. A failure is told and costs nothing else.
+    pub(super) fn put_derived<T: Serialize>(
+        &self,
+        digest: &ComponentDigest,
+        derivation: u64,
+        derived: &T,
+    ) {
+        let (name, path) = self.derived_entry(digest, derivation);
+        let written = serde_json::to_vec(derived)
+            .map_err(io::Error::from)
+            .and_then(|bytes| self.write(&name, &path, &bytes));
+        if let Err(e) = written {
+            tracing::warn!(
+                "can't write `{}`, so it will be worked out again: {e}",
+                path.display()
+            );
+        }
+    }
+
+    /// An entry's content, without its seal.
+    fn sealed(&self, name: &str, path: &Path) -> Option<Vec<u8>> {
+        let mut bytes = match read_bounded(path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
+            Err(e) => {
+                tracing::warn!("can't read `{}` in the cache: {e}", path.display());
+                return None;
+            }
+        };
+        let content = bytes
+            .split_last_chunk::<SEAL_BYTES>()
+            .filter(|(content, seal)| self.seal(name, content).verify_slice(*seal).is_ok())
+            .map(|(content, _)| content.len());
+        let Some(content) = content else {
+            tracing::warn!(
+                "`{}` in the cache is damaged: it is made again",
+                path.display()
+            );
+            return None;
+        };
+        bytes.truncate(content);
+        Some(bytes)
     }
 
     /// Keeps compiled code that this host has made or had made. A failure is told and costs nothing else.
@@ -145,6 +183,12 @@ impl Cache {
             compatibility(guest),
             guest.profile.as_str()
         );
+        let path = self.entries.join(&name);
+        (name, path)
+    }
+
+    fn derived_entry(&self, digest: &ComponentDigest, derivation: u64) -> (String, PathBuf) {
+        let name = format!("{}-{derivation:016x}.functions", digest.hex());
         let path = self.entries.join(&name);
         (name, path)
     }

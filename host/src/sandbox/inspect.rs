@@ -6,8 +6,10 @@ use std::sync::Arc;
 use wasmparser::{ComponentExternalKind, ComponentTypeRef, Encoding, Parser, Payload, TypeBounds};
 
 use super::{
-    LoadError, imports,
-    kinds::{self, DocsSections, Manifest, Offer},
+    LoadError,
+    cache::Cache,
+    imports,
+    kinds::{self, Act, DocsSections, Functions, Manifest, Offer},
     limits::MAX_COMPONENT_BYTES,
     metadata::{self, Definitions, MetadataError, SECTION},
 };
@@ -34,6 +36,8 @@ pub struct Inspection {
     /// What the custom section says, or the types of plain functions; absent in components that have to be
     /// asked by running `list`.
     pub metadata: Option<Result<Definitions, MetadataError>>,
+    /// What an ACT component's section says; the error is what is wrong with it.
+    pub act: Option<Result<Act, String>>,
     /// How its tools are called, if it has some that this host can call.
     pub(super) offer: Option<Offer>,
 }
@@ -83,6 +87,15 @@ pub fn inspect(wasm: &[u8]) -> Inspection {
 
 /// As [`inspect`], with what stands beside the file.
 pub fn inspect_with(wasm: &[u8], beside: Option<&Beside>) -> Inspection {
+    inspect_kept(wasm, beside, None)
+}
+
+/// As [`inspect_with`]; what takes time to work out is worked out once for each file.
+pub(super) fn inspect_kept(
+    wasm: &[u8],
+    beside: Option<&Beside>,
+    cache: Option<&Cache>,
+) -> Inspection {
     let mut found = Found::default();
     let file = match looks_like(wasm) {
         Some(looks_like) => FileKind::NotWasm { looks_like },
@@ -99,6 +112,7 @@ pub fn inspect_with(wasm: &[u8], beside: Option<&Beside>) -> Inspection {
         imports: found.imports,
         exports: found.exports,
         metadata: None,
+        act: None,
         offer: None,
     };
     match inspection.file {
@@ -109,7 +123,7 @@ pub fn inspect_with(wasm: &[u8], beside: Option<&Beside>) -> Inspection {
                 inspection.metadata = Some(metadata::from_section(section));
             }
         }
-        FileKind::Functions => match kinds::functions(wasm, &found.docs) {
+        FileKind::Functions => match functions(wasm, &inspection.digest, &found.docs, cache) {
             Ok(functions) if functions.is_empty() => inspection.file = FileKind::Component,
             Ok(functions) => {
                 let requests = kinds::requests_of_imports(&inspection.imports);
@@ -137,13 +151,29 @@ pub fn inspect_with(wasm: &[u8], beside: Option<&Beside>) -> Inspection {
             inspection.metadata = Some(Ok(kinds::http_definitions(requests)));
             inspection.offer = Some(Offer::Http);
         }
-        FileKind::Act
-        | FileKind::Component
+        FileKind::Act => inspection.act = found.act.as_deref().map(kinds::act),
+        FileKind::Component
         | FileKind::CoreModule
         | FileKind::NotWasm { .. }
         | FileKind::Damaged { .. } => {}
     }
     inspection
+}
+
+fn functions(
+    wasm: &[u8],
+    digest: &ComponentDigest,
+    docs: &DocsSections,
+    cache: Option<&Cache>,
+) -> Result<Functions, MetadataError> {
+    if let Some(kept) = cache.and_then(|cache| cache.derived(digest, kinds::DERIVATION)) {
+        return Ok(kept);
+    }
+    let functions = kinds::functions(wasm, docs)?;
+    if let Some(cache) = cache {
+        cache.put_derived(digest, kinds::DERIVATION, &functions);
+    }
+    Ok(functions)
 }
 
 /// What an import of a component comes to in this host.
@@ -183,9 +213,13 @@ impl ImportNeeds {
 }
 
 impl Inspection {
-    /// What a component that declares nothing could use, if it were granted. Empty for one that declares what
-    /// it asks for.
+    /// What a component whose tools declare nothing could use, if it were granted; of an ACT component, what it
+    /// declares as a whole. Empty for one whose tools say what they ask for.
     pub fn could_use(&self) -> Vec<Request> {
+        match (&self.file, &self.act) {
+            (FileKind::Act, Some(Ok(act))) => return act.requests.clone(),
+            _ => {}
+        }
         match self.file {
             FileKind::Functions | FileKind::Command | FileKind::Http | FileKind::Act => {
                 kinds::requests_of_imports(&self.imports)
@@ -336,6 +370,8 @@ struct Found {
     exports: Vec<String>,
     sections: Vec<Vec<u8>>,
     docs: DocsSections,
+    /// Of an ACT component.
+    act: Option<Vec<u8>>,
     /// Whether there is a function at the root, or an interface that could have some.
     functions: bool,
 }
@@ -385,6 +421,11 @@ impl Found {
                     if section.name() == SECTION && self.sections.len() < 2 =>
                 {
                     self.sections.push(section.data().to_vec());
+                }
+                Payload::CustomSection(section)
+                    if depth == 1 && section.name() == kinds::ACT_SECTION =>
+                {
+                    self.act.get_or_insert_with(|| section.data().to_vec());
                 }
                 Payload::CustomSection(section) if section.name() == kinds::DOCS_SECTION => {
                     let data = section.data_offset();

@@ -8,7 +8,10 @@
 //! | [`plain`] | each exported function | functions of its own | its WIT types and their doc comments |
 //! | [`command`] | the program | `wasi:cli/run` | the manifest beside the file, see [`manifest`] |
 //! | [`http`] | a request that it answers | `wasi:http/incoming-handler` | this host |
+//!
+//! [`act`] reads what ACT components say of themselves; they can't be called.
 
+mod act;
 mod command;
 mod contract;
 mod http;
@@ -20,9 +23,11 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use wasmtime::{Store, component::InstancePre};
 
+pub use self::act::Act;
+pub(super) use self::act::{SECTION as ACT_SECTION, read as act};
 pub(super) use self::plain::{
     docs::SECTION as DOCS_SECTION,
-    functions::{DocsSections, Functions, functions, is_foreign},
+    functions::{DERIVATION, DocsSections, Functions, functions, is_foreign},
 };
 use self::{command::Command, contract::Contract, http::Http, plain::Plain};
 pub(super) use self::{command::Process, manifest::Manifest};
@@ -36,6 +41,9 @@ use crate::{
     capability::{Access, Capability, OriginPattern, Request},
     ids::ToolName,
 };
+
+/// What a request of a component that names no methods is for: all that can be granted.
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
 /// What a call gave, in the contract's words.
 pub(super) type Answer = Result<Vec<Content>, CallError>;
@@ -74,7 +82,6 @@ pub(super) fn http_definitions(requests: Vec<Request>) -> Definitions {
 /// What a component could use, for kinds that declare nothing: whatever the operator grants to it by name, of
 /// what it imports the interface for.
 pub(super) fn requests_of_imports(imports: &[String]) -> Vec<Request> {
-    const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     let request = |interface: &str, capability: Capability| {
         imports
             .iter()

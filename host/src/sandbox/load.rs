@@ -14,7 +14,7 @@ use super::{
     ending,
     engine::{GuestEngine, Profile},
     executor::within,
-    inspect::{Beside, FileKind, inspect_with},
+    inspect::{Beside, FileKind, inspect_kept},
     kinds::{Kind, Offer},
     limits::{
         COMPILE_WAIT, MAX_COMPONENT_BYTES, MEMORIES_PER_CALL, METADATA_ATTEMPTS, METADATA_BYTES,
@@ -61,7 +61,8 @@ pub enum LoadError {
     Manifest(MetadataError),
     #[error(
         "it is an ACT component (it exports `act:tools/tool-provider`), whose functions are asynchronous: WASI 0.3, \
-         which this host does not run yet"
+         which this host does not run yet; an ACT host that serves it over MCP can be used as `[mcp.NAME]`, \
+         outside the sandbox"
     )]
     Act,
     #[error(
@@ -137,7 +138,8 @@ impl Sandbox {
         let inspection = {
             let wasm = wasm.clone();
             let beside = beside.clone();
-            self.blocking(move || inspect_with(&wasm, beside.as_ref()))
+            let cache = self.parts.cache.clone();
+            self.blocking(move || inspect_kept(&wasm, beside.as_ref(), cache.as_deref()))
                 .await?
         };
         inspection.check()?;

@@ -31,7 +31,7 @@ pub struct Definitions {
 }
 
 /// A tool that can't be offered; the component's other tools can.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SetAside {
     /// The name that the tool claims, bounded and made visible.
     pub what: String,

@@ -5,3 +5,4 @@ mod languages;
 mod plain;
 mod program;
 mod server;
+mod shapes;

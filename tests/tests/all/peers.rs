@@ -153,15 +153,21 @@ async fn a_server_that_dies_is_started_again() {
 
 #[tokio::test]
 async fn a_reply_without_end_is_no_answer() {
-    let mut settings = settings(&["flood"]);
-    // The transport drops a line that is too long, and goes on waiting.
-    settings.timeout = Some(Duration::from_secs(1));
+    let mut settings = settings(&["flood", "count"]);
+    // Its end comes at once, and waits for no deadline.
+    settings.timeout = None;
     let registry = registry(settings).await;
-    let outcome = call(&registry, "peer__flood", json!({}), &deps(Mode::Auto)).await;
+    let deps = deps(Mode::Auto);
+    let counted = call(&registry, "peer__count", json!({}), &deps).await;
+    assert_eq!(text(&counted), "1");
+    let outcome = call(&registry, "peer__flood", json!({}), &deps).await;
     assert!(
-        !matches!(outcome, ToolOutcome::Answered(_)),
-        "more than an answer may hold"
+        matches!(&outcome, ToolOutcome::Failed { message } if message.contains("16777216 bytes")),
+        "{outcome:?}"
     );
+    // The server was ended, and the next call starts it anew.
+    let counted = call(&registry, "peer__count", json!({}), &deps).await;
+    assert_eq!(text(&counted), "1");
 }
 
 fn is_alive(pid: &str) -> bool {

@@ -106,6 +106,7 @@ fn servers_and_foreign_kinds_are_named() {
     let act = inspect("act.wasm", &act, None, "");
     assert_eq!((act.code, &act.json["kind"]), (7, &json!("act")));
     assert!(act.text.contains("ACT"), "{}", act.text);
+    assert!(act.text.contains("[mcp.NAME]"), "{}", act.text);
     let missing = wat::parse_str(
         r#"(component
             (import "wasi:keyvalue/store@0.2.0-draft" (instance))
@@ -134,6 +135,64 @@ fn servers_and_foreign_kinds_are_named() {
     let core = inspect("core.wasm", &core, None, "");
     assert_eq!(core.json["kind"], "core module");
     assert_eq!(core.json["imports"], json!(["wasi_snapshot_preview1"]));
+}
+
+/// An ACT component declares what it uses in a section of its own; it is told, and what a grant would be.
+#[test]
+fn declarations_of_act_are_told() {
+    let instance = "(component $c) (instance $i (instantiate $c))";
+    let mut wasm = wat::parse_str(format!(
+        r#"(component {instance} (export "act:tools/tool-provider@0.2.0" (instance $i)))"#
+    ))
+    .unwrap();
+    // {"std": {"name": "notes", "capabilities": {"wasi:http": {"constraints": [{"host": "a.example.org"}]},
+    // "wasi:sockets": {}}}}, as CBOR.
+    let text = |text: &str| [&[0x60 + u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    let host = [vec![0x81, 0xa1], text("host"), text("a.example.org")].concat();
+    let http = [vec![0xa1], text("constraints"), host].concat();
+    let capabilities = [
+        vec![0xa2],
+        text("wasi:http"),
+        http,
+        text("wasi:sockets"),
+        vec![0xa0],
+    ]
+    .concat();
+    let cbor = [
+        vec![0xa1],
+        text("std"),
+        vec![0xa2],
+        text("name"),
+        text("notes"),
+        text("capabilities"),
+        capabilities,
+    ]
+    .concat();
+    let name = b"act:component";
+    let length = |bytes: usize| {
+        let bytes = u8::try_from(bytes).unwrap();
+        assert!(bytes < 0x80);
+        bytes
+    };
+    wasm.extend([0, length(1 + name.len() + cbor.len()), length(name.len())]);
+    wasm.extend(name);
+    wasm.extend(cbor);
+    let act = inspect(
+        "act.wasm",
+        &wasm,
+        None,
+        "[grants.act]\nhttp = [{ origin = \"https://a.example.org\" }]\n",
+    );
+    assert_eq!((act.code, &act.json["kind"]), (7, &json!("act")));
+    assert_eq!(act.json["act"]["name"], "notes");
+    let not_taken = act.json["act"]["not_taken"][0].as_str().unwrap();
+    assert!(not_taken.contains("wasi:sockets"), "{not_taken}");
+    let could = act.json["could_use"].as_array().unwrap();
+    assert_eq!(could.len(), 1, "{could:?}");
+    assert_eq!(could[0]["granted"], "partly", "{could:?}");
+    for part in ["notes", "it declares that it uses", "https://a.example.org"] {
+        assert!(act.text.contains(part), "{part}: {}", act.text);
+    }
 }
 
 /// What `import-policy` prints is what the settings take, and opens what the policy opened.

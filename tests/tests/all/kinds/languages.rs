@@ -8,7 +8,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use agentloop_host::{
@@ -55,7 +55,14 @@ async fn example(language: &str, name: &str) -> Guest {
     // Compiling takes all cores, too.
     load(&guests::sandbox()).await;
     lock.unlock().unwrap();
-    let mut guest = load(&guests::sandbox()).await;
+    let sandbox = guests::sandbox();
+    let started = Instant::now();
+    let mut guest = load(&sandbox).await;
+    println!(
+        "{name}: {} bytes, loaded from the cache in {:?}",
+        wasm.len(),
+        started.elapsed()
+    );
     guest.limits.timeout = Some(Duration::from_secs(20));
     guest
 }

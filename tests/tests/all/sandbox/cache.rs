@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 use agentloop_host::{
@@ -66,6 +67,76 @@ async fn compiled_code_is_kept() {
     let ending = guest.call("crafted", json!({})).await;
     assert_eq!(ending.outcome, ToolOutcome::Answered(vec![]));
     assert_eq!(entries(&cache).len(), 2);
+}
+
+/// The schemas of plain functions: their file is read whole for them, which takes long for a large one.
+#[tokio::test]
+async fn schemas_are_worked_out_once_for_each_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache");
+    let first = Guest::load(&sandbox(&cache), guests::PLAIN).await;
+    let kept = entries(&cache)
+        .into_iter()
+        .find(|entry| entry.extension().is_some_and(|end| end == "functions"))
+        .unwrap();
+    let good = fs::read(&kept).unwrap();
+    let written = fs::metadata(&kept).unwrap().modified().unwrap();
+    let same = async || {
+        let again = Guest::load(&sandbox(&cache), guests::PLAIN).await;
+        assert_eq!(again.component.definitions(), first.component.definitions());
+        assert_eq!(again.component.set_aside(), first.component.set_aside());
+        let point = json!({ "value": { "x": 1, "y": 2, "label": null } });
+        let ending = again.call("place", point.clone()).await;
+        assert_eq!(ending.outcome, first.call("place", point).await.outcome);
+        assert!(matches!(ending.outcome, ToolOutcome::Answered(_)));
+    };
+    same().await;
+    let again = fs::metadata(&kept).unwrap().modified().unwrap();
+    assert_eq!(again, written, "they were worked out again");
+    // What this host has not sealed is not believed, however much it looks like it.
+    let forged = String::from_utf8_lossy(&good).replace("place", "plaza");
+    for bad in [forged.into_bytes(), good[..40].to_vec(), Vec::new()] {
+        fs::write(&kept, &bad).unwrap();
+        same().await;
+        assert_eq!(fs::read(&kept).unwrap(), good, "it was not replaced");
+    }
+}
+
+/// As large as those of Python: the file, its memory and its tables.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_component_is_compiled_once_and_fits_the_pool() {
+    const MIB: usize = 20;
+    let fields = format!(
+        r#"(memory (export "memory") {}) (table 12000 funcref) (data (i32.const 65536) "{}")"#,
+        (MIB + 1) * 16,
+        "x".repeat(MIB << 20)
+    );
+    let large = Crafted {
+        fields: &fields,
+        ..Crafted::default()
+    }
+    .component();
+    assert!(large.len() > MIB << 20);
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache");
+    let load = async || Guest::load(&sandbox(&cache), &large).await;
+    load().await;
+    let entry = only_entry(&cache);
+    let written = fs::metadata(&entry).unwrap().modified().unwrap();
+    let started = Instant::now();
+    let guest = load().await;
+    println!(
+        "{} bytes, loaded from the cache in {:?}",
+        large.len(),
+        started.elapsed()
+    );
+    let again = fs::metadata(&entry).unwrap().modified().unwrap();
+    assert_eq!(again, written, "it was compiled again");
+    let calls = (0..guests::MAX_LIVE_CALLS).map(|_| guest.call("crafted", json!({})));
+    for ending in futures_util::future::join_all(calls).await {
+        assert_eq!(ending.outcome, ToolOutcome::Answered(vec![]));
+        assert!(ending.peak_memory_bytes > MIB << 20);
+    }
 }
 
 #[tokio::test]

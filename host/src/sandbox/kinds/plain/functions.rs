@@ -8,6 +8,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use wit_parser::{
@@ -36,15 +37,70 @@ const NAME_BYTES: usize = 64;
 /// Hexadecimal digits that stand for what a name had to lose.
 const NAME_HASH: usize = 8;
 
+/// Of what decides which functions a component has and what their schemas are; what an earlier state of it
+/// worked out is not taken for the present one's.
+pub(in super::super::super) const DERIVATION: u64 = derivation(&[
+    env!("CARGO_PKG_VERSION").as_bytes(),
+    include_bytes!("functions.rs"),
+    include_bytes!("docs.rs"),
+    include_bytes!("schema.rs"),
+    include_bytes!("shape.rs"),
+    include_bytes!("../../limits.rs"),
+    include_bytes!("../../../harmless.rs"),
+]);
+
+/// FNV-1a, for it is there at compile time; nothing secret depends on it.
+const fn derivation(sources: &[&[u8]]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut source = 0;
+    while source < sources.len() {
+        let mut at = 0;
+        while at < sources[source].len() {
+            hash = (hash ^ sources[source][at] as u64).wrapping_mul(0x0100_0000_01b3);
+            at += 1;
+        }
+        source += 1;
+    }
+    hash
+}
+
 /// The functions of a component that are tools, and what is known of the others.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Kept", into = "Kept")]
 pub(in super::super::super) struct Functions {
     pub(super) functions: Vec<Function>,
     by_tool: HashMap<ToolName, usize>,
     set_aside: Vec<SetAside>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+/// As it is written down.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    functions: Vec<Function>,
+    set_aside: Vec<SetAside>,
+}
+
+impl From<Kept> for Functions {
+    fn from(kept: Kept) -> Self {
+        let tools = kept.functions.iter().enumerate();
+        Self {
+            by_tool: tools.map(|(at, f)| (f.tool.clone(), at)).collect(),
+            functions: kept.functions,
+            set_aside: kept.set_aside,
+        }
+    }
+}
+
+impl From<Functions> for Kept {
+    fn from(functions: Functions) -> Self {
+        Self {
+            functions: functions.functions,
+            set_aside: functions.set_aside,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Function {
     pub(super) tool: ToolName,
     /// As the component exports it; `None` at the root.
@@ -53,6 +109,8 @@ pub(super) struct Function {
     pub(super) params: Vec<(String, Shape)>,
     pub(super) result: Option<Shape>,
     docs: Option<String>,
+    input_schema: Value,
+    output_schema: Option<Value>,
 }
 
 /// Reads the functions of a component. Takes some milliseconds for each MiB, since the whole file is validated.
@@ -122,26 +180,21 @@ impl Functions {
         found: &[(Option<String>, &wit_parser::Function)],
     ) -> Self {
         let names = Names::new(found.iter().map(|(i, f)| (i.as_deref(), f.name.as_str())));
-        let mut functions = Self {
+        let mut kept = Kept {
             functions: Vec::new(),
-            by_tool: HashMap::new(),
             set_aside: Vec::new(),
         };
         for (interface, function) in found {
             let interface = interface.as_deref();
             match Function::new(resolve, docs, interface, function, &names) {
-                Ok(function) => {
-                    let at = functions.functions.len();
-                    functions.by_tool.insert(function.tool.clone(), at);
-                    functions.functions.push(function);
-                }
-                Err(why) => functions.set_aside.push(SetAside {
+                Ok(function) => kept.functions.push(function),
+                Err(why) => kept.set_aside.push(SetAside {
                     what: shown(&full_name(interface, &function.name), 200, false),
                     why: shown(&why, 500, false),
                 }),
             }
         }
-        functions
+        kept.into()
     }
 
     pub(super) fn position(&self, tool: &ToolName) -> Option<usize> {
@@ -215,6 +268,9 @@ impl Function {
             tool: names.of(interface, &function.name)?,
             interface: interface.map(str::to_owned),
             name: function.name.clone(),
+            input_schema: schema::of_arguments(&params),
+            output_schema: schema::of_answer(result.as_ref())
+                .filter(|schema| schema.to_string().len() <= SCHEMA_BYTES),
             params,
             result,
             docs: text.map(|text| shown(text.trim(), DESCRIPTION_BYTES - 4, true)),
@@ -226,10 +282,9 @@ impl Function {
             Some(docs) if !docs.is_empty() => docs.clone(),
             Some(_) | None => self.signature(),
         };
-        let input_schema = schema::of_arguments(&self.params);
+        let input_schema = self.input_schema.clone();
         let mut definition = ToolDefinition::new(self.tool.clone(), description, input_schema);
-        definition.output_schema = schema::of_answer(self.result.as_ref())
-            .filter(|schema: &Value| schema.to_string().len() <= SCHEMA_BYTES);
+        definition.output_schema = self.output_schema.clone();
         // What has nothing to reach out with can change nothing.
         let sees_only_variables =
             |request: &Request| matches!(request.capability, Capability::Environment { .. });

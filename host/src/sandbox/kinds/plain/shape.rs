@@ -1,12 +1,13 @@
 //! WIT types as trees: written out, bounded, and without what can't be put into JSON.
 
 use crate::harmless::shown;
+use serde::{Deserialize, Serialize};
 use wit_parser::{Handle, Resolve, Type, TypeDefKind, TypeId, TypeOwner};
 
 use super::super::super::limits::{DESCRIPTION_BYTES, TYPE_DEPTH, TYPE_NODES};
 use super::docs::Docs;
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Shape {
     Bool,
     S8,
@@ -40,13 +41,13 @@ pub(super) enum Shape {
 }
 
 /// A type with named parts and what is written about them.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Named<T> {
     pub(super) docs: Option<String>,
     pub(super) parts: Vec<Part<T>>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Part<T> {
     pub(super) name: String,
     pub(super) docs: Option<String>,
