@@ -15,7 +15,7 @@ use std::{
 
 const TARGET: &str = "wasm32-wasip2";
 /// Each is a member of the workspace in `tests/guests`.
-const GUESTS: [&str; 9] = [
+const GUESTS: [&str; 10] = [
     "author",
     "conformance",
     "echo",

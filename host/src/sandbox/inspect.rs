@@ -216,9 +216,8 @@ impl Inspection {
     /// What a component whose tools declare nothing could use, if it were granted; of an ACT component, what it
     /// declares as a whole. Empty for one whose tools say what they ask for.
     pub fn could_use(&self) -> Vec<Request> {
-        match (&self.file, &self.act) {
-            (FileKind::Act, Some(Ok(act))) => return act.requests.clone(),
-            _ => {}
+        if let (FileKind::Act, Some(Ok(act))) = (&self.file, &self.act) {
+            return act.requests.clone();
         }
         match self.file {
             FileKind::Functions | FileKind::Command | FileKind::Http | FileKind::Act => {

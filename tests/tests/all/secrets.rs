@@ -254,7 +254,8 @@ async fn no_way_leads_a_secret_to_a_guest() {
         body.extend_from_slice(b"0\r\n\r\n");
         body
     };
-    let echoes: Vec<(&str, Box<dyn Fn(&str) -> Reply + Send + Sync>)> = vec![
+    type Echo = Box<dyn Fn(&str) -> Reply + Send + Sync>;
+    let echoes: Vec<(&str, Echo)> = vec![
         ("plain", Box::new(in_body(str::to_owned))),
         (
             "json",
