@@ -1377,7 +1377,8 @@ pub mod exports {
                     /// can read without running anything: `{"package": "agentloop:tool@0.1.0", "tools": […]}`, where each
                     /// tool has the fields of `tool-definition` in snake_case, schemas as JSON instead of text, and each
                     /// capability as an object with one key (`{"http": {"origin": …, "methods": […]}}`,
-                    /// `{"folder": {"path": …, "access": "read"}}`, `{"environment": "NAME"}`). Only where that section is missing
+                    /// `{"folder": {"path": …, "access": "read"}}`, `{"environment": "NAME"}`; and `{"secret": "NAME"}`, which only
+                    /// the section can say: the host puts the operator's secret into granted requests, unseen by the tool). Only where that section is missing
                     /// is this function run when it is loaded, with nothing granted, a deadline of 100 ms and the memory limit of a call.
                     #[allow(async_fn_in_trait)]
                     fn list() -> _rt::Vec<ToolDefinition>;

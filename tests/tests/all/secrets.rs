@@ -417,6 +417,7 @@ async fn no_way_leads_a_secret_to_a_guest() {
         json!({ "url": server.origin_as("user:{secret}@127.0.0.1") }),
         json!({ "url": server.origin_as("localhost") }),
         json!({ "url": other.url("/{secret}?{secret}"), "headers": ["host: 127.0.0.1"] }),
+        json!({ "url": other.url("/tickets?secret=tickets") }),
     ] {
         let ending = guest.call("fetch", input.clone()).await;
         assert_absent(&canary, &all_of(&guest, &ending), &input.to_string());
