@@ -156,6 +156,7 @@ pub async fn run_calls(
         early: &Early::default(),
         so_far: &CallsSoFar::default(),
         standstill: &Standstill::of(calls.len()),
+        taint: None,
     };
     match run_batch(&batch, &calls).await {
         Ok(records) => records,
@@ -187,6 +188,7 @@ pub async fn run_call(
         early: &Early::default(),
         so_far: &CallsSoFar::default(),
         standstill: &Standstill::of(1),
+        taint: None,
     };
     match run_batch(&batch, std::slice::from_ref(&call))
         .await

@@ -434,6 +434,11 @@ impl Reach {
                     .all(|(_, methods)| reading(methods)))
     }
 
+    /// True when what it answers may be somebody else's words: a file's, a server's.
+    pub fn brings_in(&self) -> bool {
+        self.outside || !self.folders.is_empty() || !self.http.is_empty()
+    }
+
     /// True when a call that never counts leaves no trace: nothing that it reaches can be changed, and nothing
     /// goes out.
     pub fn is_pure(&self) -> bool {

@@ -66,15 +66,18 @@ impl Consent {
 }
 
 /// Decides about one call. `rule_name` is `plugin.tool`; `reach` is what the tool can touch, `None` for a
-/// tool of the embedding program, which has that program's rights anyway.
+/// tool of the embedding program, which has that program's rights anyway. `taint` names the tool through which
+/// content from outside has come into the run, if any has.
 ///
 /// Deny rules come before ask rules before allow rules; without a rule the mode decides, and the default
-/// mode allows what provably only reads.
+/// mode allows what provably only reads. What somebody outside wrote may have made the model ask for this: so in a
+/// tainted run the mode `auto` no longer allows what can change things.
 pub fn decide(
     permissions: &Permissions,
     rule_name: &str,
     reach: Option<&Reach>,
     call: ToolCall,
+    taint: Option<&str>,
 ) -> Decision {
     use crate::config::permissions::{Mode, Verdict};
     match permissions.rule_for(rule_name, &call.input) {
@@ -90,14 +93,31 @@ pub fn decide(
                 format!("the rule `{rule}` asks before it"),
             );
         }
-        Some((Verdict::Allow, _)) => return Decision::Allow(Authorized(call)),
-        None => {}
+        Some((Verdict::Allow, _)) if permissions.mode != Mode::Plan => {
+            return Decision::Allow(Authorized(call));
+        }
+        Some((Verdict::Allow, _)) | None => {}
     }
     match permissions.mode {
-        Mode::Auto => Decision::Allow(Authorized(call)),
+        Mode::Auto => match taint {
+            Some(source) if reach.is_some_and(|reach| !reach.only_reads()) => ask(
+                permissions,
+                call,
+                format!(
+                    "it can change things outside its sandbox, and this run holds what `{source}` brought in from \
+                     outside, which may have asked for it"
+                ),
+            ),
+            Some(_) | None => Decision::Allow(Authorized(call)),
+        },
         Mode::Ask | Mode::Deny if reach.is_none_or(Reach::only_reads) => {
             Decision::Allow(Authorized(call))
         }
+        Mode::Plan if reach.is_some_and(Reach::only_reads) => Decision::Allow(Authorized(call)),
+        Mode::Plan => Decision::Deny {
+            reason: "the mode `plan` lets run only what provably changes nothing; say what you would do instead"
+                .to_owned(),
+        },
         Mode::Ask | Mode::Deny if reach.is_some_and(Reach::is_outside) => ask(
             permissions,
             call,
@@ -115,8 +135,106 @@ fn ask(permissions: &Permissions, call: ToolCall, why: String) -> Decision {
     use crate::config::permissions::Mode;
     match permissions.mode {
         Mode::Ask | Mode::Auto => Decision::Ask(Pending { call, why }),
-        Mode::Deny => Decision::Deny {
-            reason: format!("{why}, and the mode `deny` refuses whatever would ask"),
+        Mode::Deny | Mode::Plan => Decision::Deny {
+            reason: format!(
+                "{why}, and the mode `{}` refuses whatever would ask",
+                permissions.mode.as_str()
+            ),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        capability::{Access, Capability, FolderGrant, Grants, Request},
+        config::permissions::{Mode, Rule},
+        ids::{ToolName, ToolUseId},
+    };
+
+    fn folder(access: Access) -> Reach {
+        let requests = [Request {
+            capability: Capability::Folder {
+                path: "*".into(),
+                access: Access::Write,
+            },
+            reason: String::new(),
+        }];
+        let folders = vec![FolderGrant {
+            host_path: "/a".into(),
+            guest_path: "/a".into(),
+            access,
+        }];
+        let grants = Grants {
+            folders,
+            ..Grants::default()
+        };
+        Reach::new(&requests, &grants)
+    }
+
+    fn verdict(
+        mode: Mode,
+        reach: Option<&Reach>,
+        taint: Option<&str>,
+        allow: &[&str],
+    ) -> &'static str {
+        let mut permissions = Permissions::default();
+        permissions.mode = mode;
+        permissions.allow = allow
+            .iter()
+            .map(|rule| Rule::parse(rule).unwrap())
+            .collect();
+        let call = ToolCall {
+            id: ToolUseId::parse("a").unwrap(),
+            tool: ToolName::parse("t").unwrap(),
+            input: serde_json::Map::new(),
+        };
+        match decide(&permissions, "p.t", reach, call, taint) {
+            Decision::Allow(_) => "allow",
+            Decision::Ask(pending) => {
+                if let Some(taint) = taint.filter(|_| mode == Mode::Auto) {
+                    assert!(pending.why.contains(taint), "{}", pending.why);
+                }
+                "ask"
+            }
+            Decision::Deny { reason } => {
+                assert!(!reason.is_empty());
+                "deny"
+            }
+        }
+    }
+
+    #[test]
+    fn what_each_mode_does_with_what_reads_and_what_writes() {
+        let (read, write) = (folder(Access::Read), folder(Access::Write));
+        let outside = Reach::outside();
+        for (mode, reads, writes, is_outside, native) in [
+            (Mode::Ask, "allow", "ask", "ask", "allow"),
+            (Mode::Auto, "allow", "allow", "allow", "allow"),
+            (Mode::Deny, "allow", "deny", "deny", "allow"),
+            (Mode::Plan, "allow", "deny", "deny", "deny"),
+        ] {
+            let of = |reach| verdict(mode, reach, None, &[]);
+            assert_eq!(of(Some(&read)), reads, "{mode:?}");
+            assert_eq!(of(Some(&write)), writes, "{mode:?}");
+            assert_eq!(of(Some(&outside)), is_outside, "{mode:?}");
+            assert_eq!(of(None), native, "{mode:?}");
+        }
+        let by_rule = |mode| verdict(mode, Some(&write), None, &["p.t"]);
+        assert_eq!(by_rule(Mode::Ask), "allow");
+        assert_eq!(by_rule(Mode::Plan), "deny", "a plan changes nothing");
+    }
+
+    #[test]
+    fn a_tainted_run_is_asked_about_what_can_change_things_unless_a_rule_allows_it() {
+        let outside = Reach::outside();
+        let (read, write) = (folder(Access::Read), folder(Access::Write));
+        let tainted =
+            |reach, allow: &[&str]| verdict(Mode::Auto, Some(reach), Some("fetch"), allow);
+        assert_eq!(tainted(&write, &[]), "ask");
+        assert_eq!(tainted(&outside, &[]), "ask");
+        assert_eq!(tainted(&read, &[]), "allow");
+        assert_eq!(tainted(&write, &["p.*"]), "allow");
     }
 }

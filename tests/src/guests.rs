@@ -124,7 +124,7 @@ pub fn authorized(tool: &str, input: Value) -> Authorized {
         tool: ToolName::parse(tool).unwrap(),
         input,
     };
-    match policy::decide(&permissions, "guest.tool", None, call) {
+    match policy::decide(&permissions, "guest.tool", None, call, None) {
         Decision::Allow(authorized) => authorized,
         other @ (Decision::Ask(_) | Decision::Deny { .. }) => panic!("{other:?}"),
     }

@@ -47,6 +47,8 @@ pub(crate) struct Batch<'a> {
     /// What an earlier host has recorded of these calls.
     pub(crate) so_far: &'a CallsSoFar,
     pub(crate) standstill: &'a Standstill,
+    /// The tool that has brought content from outside into the run.
+    pub(crate) taint: Option<&'a str>,
 }
 
 /// Carries out the calls of one turn. One record per call, in call order, whatever happened; only when the
@@ -281,6 +283,7 @@ async fn authorise(
         &tool.rule_name,
         tool.reach.as_ref(),
         call,
+        batch.taint,
     ) {
         Decision::Deny { reason } => return Ok(Err(ToolOutcome::Denied { reason })),
         Decision::Allow(authorized) => authorized,

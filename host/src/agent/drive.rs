@@ -263,8 +263,10 @@ impl Driving<'_> {
                 }
                 Next::RunCalls(calls) => {
                     let calls = calls.to_vec();
-                    let Some(traced) = self.run_calls(&registry, &calls, &so_far, &early).await?
-                    else {
+                    let taint = taint(&registry, run.messages());
+                    let running =
+                        self.run_calls(&registry, &calls, &so_far, &early, taint.as_deref());
+                    let Some(traced) = running.await? else {
                         return Ok(Driven::ToAStandstill);
                     };
                     // Of calls that were not to be run after all.
@@ -285,6 +287,7 @@ impl Driving<'_> {
         calls: &[PlannedCall],
         so_far: &CallsSoFar,
         early: &Early,
+        taint: Option<&str>,
     ) -> Result<Option<Vec<TracedCall>>, NotRecorded> {
         let traced = |call: &PlannedCall| so_far.of(&call.tool_use.id)?.traced(&call.tool_use);
         let mut open = Vec::with_capacity(calls.len());
@@ -314,6 +317,7 @@ impl Driving<'_> {
             early,
             so_far,
             standstill: &standstill,
+            taint,
         };
         let running = run_batch(&batch, &open);
         let records = match self.put_away_after {
@@ -367,6 +371,20 @@ impl Driving<'_> {
         run.model_replied(reply);
         Ok(())
     }
+}
+
+/// The first tool whose answer stands in these messages and may be somebody else's words.
+fn taint(registry: &Registry, messages: &[Message]) -> Option<String> {
+    let brings_in = |name: &str| {
+        let tool = registry.get(name)?;
+        tool.reach.as_ref().filter(|reach| reach.brings_in())
+    };
+    // The last message asks for the calls that are about to run.
+    let (_, answered) = messages.split_last()?;
+    let mut asked = answered.iter().flat_map(Message::tool_uses);
+    asked
+        .find(|tool_use| brings_in(&tool_use.name).is_some())
+        .map(|tool_use| tool_use.name.clone())
 }
 
 /// A call that ran when its host died. Only one that can't have changed anything is simply made again.

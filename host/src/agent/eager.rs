@@ -93,6 +93,8 @@ impl<'a> Eager<'a> {
             &tool.rule_name,
             tool.reach.as_ref(),
             call,
+            // It can change nothing.
+            None,
         );
         let Decision::Allow(authorized) = decision else {
             return;

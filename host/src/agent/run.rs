@@ -304,6 +304,11 @@ impl Run {
         }
     }
 
+    /// The conversation so far.
+    pub(crate) fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
     /// The turn that runs now, counted from 0.
     pub fn turn(&self) -> u32 {
         self.iterations

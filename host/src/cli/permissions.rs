@@ -89,21 +89,26 @@ async fn test(args: &TestArgs, global: &Global) -> anyhow::Result<Exit> {
         tool: tool.name.clone(),
         input: input.clone(),
     };
-    let (verdict, why) =
-        match policy::decide(permissions, &tool.rule_name, tool.reach.as_ref(), call) {
-            Decision::Deny { reason } => (Verdict::Deny, reason),
-            Decision::Ask(pending) => (Verdict::Ask, pending.why),
-            Decision::Allow(_) => (
-                Verdict::Allow,
-                match decided_by {
-                    Some(tested) => format!("the rule `{}` allows it", tested.rule),
-                    None => format!(
-                        "no rule speaks of it, and the mode `{}` allows it",
-                        permissions.mode.as_str()
-                    ),
-                },
-            ),
-        };
+    let (verdict, why) = match policy::decide(
+        permissions,
+        &tool.rule_name,
+        tool.reach.as_ref(),
+        call,
+        None,
+    ) {
+        Decision::Deny { reason } => (Verdict::Deny, reason),
+        Decision::Ask(pending) => (Verdict::Ask, pending.why),
+        Decision::Allow(_) => (
+            Verdict::Allow,
+            match decided_by {
+                Some(tested) => format!("the rule `{}` allows it", tested.rule),
+                None => format!(
+                    "no rule speaks of it, and the mode `{}` allows it",
+                    permissions.mode.as_str()
+                ),
+            },
+        ),
+    };
     let text = if args.json {
         let rules: Vec<Value> = tested
             .iter()

@@ -123,7 +123,7 @@ pub struct AskingArgs {
     /// Deny this; several times
     #[arg(long, value_name = "RULE")]
     pub deny: Vec<String>,
-    /// What happens where no rule decides: ask, auto or deny
+    /// What happens where no rule decides: ask, auto, deny or plan
     #[arg(long, value_name = "MODE")]
     pub permission_mode: Option<String>,
 }

@@ -135,7 +135,7 @@ keys! {
     /// What happens to a call that no rule speaks of: `ask` allows what only reads and asks for the rest, `auto` allows, `deny` refuses what would ask.
     PERMISSIONS_MODE: Mode = "permissions.mode", Word, is("\"ask\""),
         Weight::Stricter(|new, without| new.is_at_least_as_strict_as(*without)),
-        |n, p, cx| key::word(n, p, &[("ask", Mode::Ask), ("auto", Mode::Auto), ("deny", Mode::Deny)], cx);
+        |n, p, cx| key::word(n, p, &[("ask", Mode::Ask), ("auto", Mode::Auto), ("deny", Mode::Deny), ("plan", Mode::Plan)], cx);
     /// Calls that never run. The rules of all files count together; deny comes before ask before allow.
     PERMISSIONS_DENY: Vec<Rule> = "permissions.deny", List, is("[]"), Weight::Free, rules;
     /// Calls that a person is asked about.

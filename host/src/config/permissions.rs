@@ -26,17 +26,20 @@ pub enum Mode {
     Auto,
     /// As `Ask`, but what would ask is denied: for running unattended.
     Deny,
+    /// What provably only reads is allowed and nothing else, whatever rules allow: for plans.
+    Plan,
 }
 
 impl Mode {
     /// The words of `[permissions] mode`.
-    pub const WORDS: [&'static str; 3] = ["ask", "auto", "deny"];
+    pub const WORDS: [&'static str; 4] = ["ask", "auto", "deny", "plan"];
 
     pub fn parse(word: &str) -> Option<Self> {
         match word {
             "ask" => Some(Self::Ask),
             "auto" => Some(Self::Auto),
             "deny" => Some(Self::Deny),
+            "plan" => Some(Self::Plan),
             _ => None,
         }
     }
@@ -46,6 +49,7 @@ impl Mode {
             Self::Ask => "ask",
             Self::Auto => "auto",
             Self::Deny => "deny",
+            Self::Plan => "plan",
         }
     }
 
@@ -55,6 +59,7 @@ impl Mode {
             Self::Auto => 0,
             Self::Ask => 1,
             Self::Deny => 2,
+            Self::Plan => 3,
         };
         strictness(self) >= strictness(other)
     }

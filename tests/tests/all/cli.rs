@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 mod grants;
 mod kept;
+mod modes;
 mod telemetry;
 
 /// No command takes so long, on a machine under load and with nothing compiled.

@@ -1,5 +1,9 @@
 //! Plain functions in the shapes that are usual elsewhere: a package without a version, records of the world and
 //! of an interface within results and lists, parameters that may be left out, answers that carry their own error.
+#![allow(
+    clippy::too_many_arguments,
+    reason = "the generated code has what the functions have"
+)]
 
 wit_bindgen::generate!({ world: "notes-world", path: "wit" });
 
