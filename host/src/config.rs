@@ -234,6 +234,11 @@ impl Settings {
         resolve::resolve(inputs)
     }
 
+    /// Names these settings among the runs that are kept: the path of the project file.
+    pub fn scope(&self) -> String {
+        self.project.path.display().to_string()
+    }
+
     /// What the operator opened to a plugin.
     pub fn grants_for(&self, plugin: &PluginName) -> Grants {
         self.plugins

@@ -86,6 +86,9 @@ pub struct Parts {
     pub bounds: Bounds,
     /// Where runs and questions are kept.
     pub store: Arc<dyn RunStore>,
+    /// Names the settings that the agents and tools here come from: the server shows, answers and drives only what
+    /// was begun over HTTP in the same scope.
+    pub scope: String,
     /// Makes the agent of a run. Where that has no approver, its calls wait in the same place.
     pub agents: NewAgent,
     /// What `always` does besides holding for as long as the server lives.
@@ -102,6 +105,7 @@ pub(crate) struct Shared {
     /// Places for calls.
     calls: Semaphore,
     store: Arc<dyn RunStore>,
+    scope: String,
     runs: Arc<Runs>,
     agents: NewAgent,
     remember: Option<Remember>,
@@ -125,12 +129,14 @@ impl Server {
             access,
             bounds,
             store,
+            scope,
             agents,
             remember,
         } = parts;
         let metrics = Metrics::new();
         let runs = Runs::new(
             Arc::clone(&store),
+            scope.clone(),
             Arc::clone(&agents),
             metrics.clone(),
             bounds.live_runs,
@@ -144,6 +150,7 @@ impl Server {
             metrics,
             calls: Semaphore::new(bounds.calls),
             store,
+            scope,
             runs: Arc::new(runs),
             agents,
             remember,

@@ -7,7 +7,7 @@
 //! - The events of a run are numbered from 0 without gaps. What [`RunStore::append`] has answered with `Ok` is there
 //!   after any crash; what it has not may be there or not, but never without all before it.
 //! - A question is answered once. Whoever comes second learns that.
-//! - The same idempotency key is the same run.
+//! - Within a scope, the same idempotency key is the same run.
 //!
 //! What a run's events mean is not known here; see [`crate::agent::resume`].
 
@@ -38,7 +38,7 @@ pub const MAX_CRASHES: u32 = 3;
 /// Who drives a run: a claim takes only those of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunKind {
-    /// Begun over HTTP. Any server of this storage may drive it.
+    /// Begun over HTTP. Any server of its scope may drive it.
     Served,
     /// Begun by `run`. It goes on when a person says so.
     Command,
@@ -57,6 +57,8 @@ pub struct IdempotencyKey {
 pub struct NewRun {
     pub id: RunId,
     pub kind: RunKind,
+    /// Whose settings it was begun with: a run is only driven on by itself where these hold.
+    pub scope: String,
     pub key: Option<IdempotencyKey>,
     pub title: String,
     pub model: String,
@@ -92,6 +94,7 @@ pub struct StoredRun {
     /// Runs are numbered in the order in which they came.
     pub number: u64,
     pub kind: RunKind,
+    pub scope: String,
     pub title: String,
     pub model: String,
     pub spec: Value,
@@ -189,6 +192,8 @@ pub struct Question {
     pub id: String,
     /// `None`: a call of a client's own, which is gone with its client.
     pub run: Option<RunId>,
+    /// That of its run, or of whoever asks.
+    pub scope: String,
     /// What exactly is asked: an answer holds for nothing else.
     pub fingerprint: [u8; 32],
     pub request: ApprovalRequest,
@@ -234,6 +239,8 @@ pub enum Undecidable {
 pub struct Wanted {
     /// Only runs of this word.
     pub word: Option<String>,
+    /// Only runs of this kind and scope.
+    pub of: Option<(RunKind, String)>,
     /// Only runs of a lower number.
     pub before: Option<u64>,
     pub limit: usize,
@@ -256,8 +263,9 @@ pub enum StorageError {
 pub trait RunStore: Send + Sync + 'static {
     async fn submit(&self, run: NewRun) -> Result<Submitted, StorageError>;
 
-    /// At most `n` runs that can go on and that nobody drives; those of dead owners among them.
-    async fn claim(&self, kind: RunKind, n: usize) -> Result<Vec<Lease>, StorageError>;
+    /// At most `n` runs of this scope that can go on and that nobody drives; those of dead owners among them.
+    async fn claim(&self, kind: RunKind, scope: &str, n: usize)
+    -> Result<Vec<Lease>, StorageError>;
 
     /// This very run, whatever its kind and state, unless somebody alive drives it.
     async fn claim_run(&self, id: RunId) -> Result<Option<Lease>, StorageError>;
@@ -324,8 +332,8 @@ pub trait RunStore: Send + Sync + 'static {
     /// Forgets the runs that ended first, so that at most `keep` ended ones stay.
     async fn prune(&self, keep: usize) -> Result<usize, StorageError>;
 
-    /// How many runs are not ended, of one kind.
-    async fn live(&self, kind: RunKind) -> Result<usize, StorageError>;
+    /// How many runs are not ended, of one kind and scope.
+    async fn live(&self, kind: RunKind, scope: &str) -> Result<usize, StorageError>;
 }
 
 /// Milliseconds since 1970.

@@ -133,6 +133,7 @@ async fn whole_runs(store: &Arc<SqliteStore>, runs: usize) {
             let new = NewRun {
                 id: RunId::random().unwrap(),
                 kind: RunKind::Command,
+                scope: "bench".into(),
                 key: None,
                 title: spec.title(),
                 model: spec.model.clone(),

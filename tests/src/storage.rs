@@ -21,6 +21,7 @@ pub fn new_run(kind: RunKind) -> NewRun {
     NewRun {
         id: RunId::random().unwrap(),
         kind,
+        scope: "here".into(),
         key: None,
         title: "a run".into(),
         model: "m".into(),
@@ -68,6 +69,7 @@ pub fn question(run: Option<RunId>, call: &str) -> Question {
     Question {
         id: RunId::random().unwrap().to_string(),
         run,
+        scope: "here".into(),
         fingerprint,
         request: ApprovalRequest {
             call: ToolCall {

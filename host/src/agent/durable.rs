@@ -237,6 +237,8 @@ pub struct StoredApprover {
     /// `None`: calls of a client's own, whose questions go when they do.
     pub run: Option<RunId>,
     pub answer_within: Duration,
+    /// That of the run.
+    pub scope: String,
     /// What was allowed for good from then on is in no settings of this process yet. Milliseconds since 1970.
     pub since_ms: u64,
 }
@@ -258,6 +260,7 @@ impl StoredApprover {
         Ok(Question {
             id: id.to_string(),
             run: self.run,
+            scope: self.scope.clone(),
             fingerprint: Sha256::digest(exactly.to_string()).into(),
             request: request.clone(),
             asked_ms,

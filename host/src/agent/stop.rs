@@ -29,6 +29,12 @@ impl Stopper {
     }
 }
 
+impl Stopper {
+    pub fn is_stopped(&self) -> Option<Canceller> {
+        *self.0.borrow()
+    }
+}
+
 impl StopSignal {
     /// A signal that never comes.
     pub fn never() -> Self {

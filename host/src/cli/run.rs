@@ -233,12 +233,21 @@ pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     let store = store(args, &show)?;
 
+    let scope = match resumed {
+        Some(run) => run.scope.clone(),
+        None => app.settings.scope(),
+    };
     let mut deps = app.deps();
     let here = approver(&app.settings, args.asking.yes, &show, Asking::WherePossible);
     deps.approver = match &store {
         Some(store) if args.unattended || (here.is_some() && !args.asking.yes) => {
             let here = here.filter(|_| !args.unattended);
-            Some(Arc::new(Anywhere::new(here, Arc::clone(store), run_id)))
+            Some(Arc::new(Anywhere::new(
+                here,
+                Arc::clone(store),
+                run_id,
+                scope.clone(),
+            )))
         }
         Some(_) | None => here,
     };
@@ -255,14 +264,19 @@ pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let session = match (&known, &store) {
         (Some(run), Some(store)) if args.resume.is_some() => {
             let spec = durable::spec(run)?;
-            Session::stored(spec.applied_to(agent)?, run_id, Arc::clone(store))
+            if run.scope != app.settings.scope() {
+                show.notes(&[format!(
+                    "this run was begun with the settings of {}; it goes on with those of {}",
+                    run.scope,
+                    app.settings.scope()
+                )]);
+            }
+            Session::stored(spec.applied_to(agent)?, run, Arc::clone(store))
         }
-        _ => Session::new(
-            agent,
-            run_id,
-            begin(args, known.as_ref(), &show).await?,
-            store,
-        ),
+        _ => {
+            let messages = begin(args, known.as_ref(), &show).await?;
+            Session::new(agent, run_id, scope, messages, store)
+        }
     };
     let mut session = session
         .traced_to(args.trace.clone())

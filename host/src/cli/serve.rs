@@ -99,6 +99,7 @@ pub async fn run(args: &ServeArgs, global: &Global) -> anyhow::Result<Exit> {
         access,
         bounds: Bounds::default(),
         store,
+        scope: app.settings.scope(),
         remember: remember(&app.settings),
         agents: agents(app, deps),
     });

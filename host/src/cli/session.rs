@@ -28,7 +28,7 @@ use crate::{
     approvals::{Answer, ApprovalRequest, Approver, ApproverFailed},
     event::RunEvent,
     ids::RunId,
-    storage::{Keep, Lease, NewRun, RunKind, RunStore, Submitted, now_ms},
+    storage::{Keep, Lease, NewRun, RunKind, RunStore, StoredRun, Submitted, now_ms},
     tool::Canceller,
     transcript::Message,
 };
@@ -49,6 +49,7 @@ enum At {
 pub(super) struct Session {
     pub(super) agent: ToolLoop,
     pub(super) run: RunId,
+    scope: String,
     store: Option<Arc<dyn RunStore>>,
     trace: Option<PathBuf>,
     is_attended: bool,
@@ -60,10 +61,12 @@ impl Session {
     pub(super) fn new(
         agent: ToolLoop,
         run: RunId,
+        scope: String,
         messages: Vec<Message>,
         store: Option<Arc<dyn RunStore>>,
     ) -> Self {
         Self {
+            scope,
             agent,
             run,
             store,
@@ -74,10 +77,10 @@ impl Session {
     }
 
     /// A run that is kept.
-    pub(super) fn stored(agent: ToolLoop, run: RunId, store: Arc<dyn RunStore>) -> Self {
+    pub(super) fn stored(agent: ToolLoop, run: &StoredRun, store: Arc<dyn RunStore>) -> Self {
         Self {
             at: At::Stored,
-            ..Self::new(agent, run, Vec::new(), Some(store))
+            ..Self::new(agent, run.id, run.scope.clone(), Vec::new(), Some(store))
         }
     }
 
@@ -164,6 +167,7 @@ impl Session {
                 let new = NewRun {
                     id: self.run,
                     kind: RunKind::Command,
+                    scope: self.scope.clone(),
                     key: None,
                     title: spec.title(),
                     model: spec.model.clone(),
@@ -246,6 +250,7 @@ impl Anywhere {
         here: Option<Arc<dyn Approver>>,
         store: Arc<dyn RunStore>,
         run: RunId,
+        scope: String,
     ) -> Self {
         Self {
             here,
@@ -253,6 +258,7 @@ impl Anywhere {
                 store,
                 run: Some(run),
                 answer_within: durable::ANSWER_WITHIN,
+                scope,
                 since_ms: now_ms(),
             },
         }

@@ -117,8 +117,8 @@ pub async fn runs(args: &RunsArgs) -> anyhow::Result<Exit> {
     let runs = store
         .runs(Wanted {
             word: args.state.clone(),
-            before: None,
             limit: args.limit,
+            ..Wanted::default()
         })
         .await?;
     let text = match args.json {

@@ -106,9 +106,10 @@ pub(super) struct Decided {
     responses((status = 200, description = "All that waits", body = Pending)),
 )]
 pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Pending>, Problem> {
-    let open = shared.store.open_questions().await?;
+    let open = shared.store.open_questions().await?.into_iter();
+    let ours = open.filter(|question| question.scope == shared.scope);
     Ok(Json(Pending {
-        approvals: open.into_iter().map(Approval::from).collect(),
+        approvals: ours.map(Approval::from).collect(),
     }))
 }
 
@@ -157,6 +158,11 @@ pub(super) async fn answer(
         Verdict::Deny => Answer::Deny { reason },
         Verdict::Stop => Answer::Stop,
     };
+    let open = shared.store.open_questions().await?;
+    let is_foreign = |question: &Question| question.id == id && question.scope != shared.scope;
+    if open.iter().any(is_foreign) {
+        return Err(undecidable(Undecidable::Unknown));
+    }
     let is_always = answer == Answer::Always;
     let decided = shared.store.decide(id, answer, "http").await?;
     let question = decided.map_err(undecidable)?;

@@ -54,7 +54,12 @@ pub(super) async fn metrics(
     State(shared): State<Arc<Shared>>,
 ) -> ([(header::HeaderName, &'static str); 1], String) {
     match shared.store.open_questions().await {
-        Ok(open) => shared.metrics.questions(open.len()),
+        Ok(open) => {
+            let ours = open
+                .iter()
+                .filter(|question| question.scope == shared.scope);
+            shared.metrics.questions(ours.count());
+        }
         Err(error) => tracing::warn!("{error}"),
     }
     let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";

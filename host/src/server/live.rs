@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
 
@@ -72,6 +72,7 @@ impl From<StorageError> for NotBegun {
 
 pub(super) struct Runs {
     store: Arc<dyn RunStore>,
+    scope: String,
     /// What stops a run that is driven here.
     driven: Mutex<HashMap<RunId, Stopper>>,
     /// Runs that have not ended, here or put away.
@@ -91,6 +92,7 @@ pub(super) struct Runs {
 impl Runs {
     pub(super) fn new(
         store: Arc<dyn RunStore>,
+        scope: String,
         agents: NewAgent,
         metrics: Metrics,
         max_open: usize,
@@ -98,6 +100,7 @@ impl Runs {
     ) -> Self {
         Self {
             store,
+            scope,
             driven: Mutex::default(),
             n_open: AtomicUsize::new(0),
             tasks: TaskTracker::new(),
@@ -117,6 +120,7 @@ impl Runs {
             store: Arc::clone(&self.store),
             run,
             answer_within: durable::ANSWER_WITHIN,
+            scope: self.scope.clone(),
             since_ms: self.since_ms,
         })
     }
@@ -132,6 +136,7 @@ impl Runs {
         let run = NewRun {
             id: RunId::random().map_err(|_| NotBegun::NoRandomness)?,
             kind: RunKind::Served,
+            scope: self.scope.clone(),
             key,
             title: spec.title(),
             model: spec.model.clone(),
@@ -303,7 +308,7 @@ impl Runs {
     }
 
     /// Something ended the driving of a run.
-    async fn left(&self, lease: &Lease, left: Option<std::thread::Result<Left>>) {
+    async fn left(self: &Arc<Self>, lease: &Lease, left: Option<std::thread::Result<Left>>) {
         let id = lease.run.id;
         let ended = |status: &'static str| {
             self.n_open.fetch_sub(1, Ordering::Relaxed);
@@ -338,7 +343,7 @@ impl Runs {
     }
 
     /// Gives a run back, for as long as it takes.
-    async fn put_away(&self, lease: &Lease) {
+    async fn put_away(self: &Arc<Self>, lease: &Lease) {
         loop {
             match self.store.release(lease).await {
                 // Fenced: somebody else drives it by now.
@@ -350,8 +355,16 @@ impl Runs {
                 Err(_) => tokio::time::sleep(STORAGE_PAUSE).await,
             }
         }
-        self.driven().remove(&lease.run.id);
+        let stopper = self.driven().remove(&lease.run.id);
         self.metrics.run_left();
+        // Somebody stopped it while it was being put away.
+        let is_stopped = stopper.is_some_and(|stopper| stopper.is_stopped().is_some());
+        if is_stopped && !self.leave.is_cancelled() {
+            let stopping: BoxFuture<'_, _> = self.stop(lease.run.id).boxed();
+            if let Err(error) = stopping.await {
+                tracing::warn!(run = %lease.run.id, "it could not be stopped: {error}");
+            }
+        }
     }
 
     async fn prune(&self) {
@@ -366,7 +379,7 @@ impl Runs {
 
     /// Learns how many runs earlier processes have left. Before the first of its own begins.
     pub(super) async fn count_what_is_left(&self) {
-        match self.store.live(RunKind::Served).await {
+        match self.store.live(RunKind::Served, &self.scope).await {
             Ok(live) => self.n_open.store(live, Ordering::Relaxed),
             Err(error) => tracing::warn!("{error}"),
         }
@@ -377,7 +390,7 @@ impl Runs {
         let mut changes = self.store.changes();
         while !stopping.is_cancelled() {
             changes.mark_unchanged();
-            let claimed = match self.store.claim(RunKind::Served, CLAIM).await {
+            let claimed = match self.store.claim(RunKind::Served, &self.scope, CLAIM).await {
                 Ok(claimed) => claimed,
                 Err(error) => {
                     tracing::warn!("{error}");

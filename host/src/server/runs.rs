@@ -26,7 +26,7 @@ use crate::{
     },
     config::permissions::ToolPattern,
     ids::RunId,
-    storage::{IdempotencyKey, RunState, StoredRun, Wanted},
+    storage::{IdempotencyKey, RunKind, RunState, StoredRun, Wanted},
     transcript::{Message, Role, Usage},
 };
 
@@ -384,6 +384,7 @@ pub(super) async fn list(
     }
     let wanted = Wanted {
         word: params.state,
+        of: Some((RunKind::Served, shared.scope.clone())),
         before: params.before,
         limit: limit + 1,
     };
@@ -439,7 +440,9 @@ pub(super) async fn find(shared: &Shared, id: &str) -> Result<StoredRun, Problem
         )
     };
     let id = RunId::parse(id).ok_or_else(unknown)?;
-    shared.store.run(id).await?.ok_or_else(unknown)
+    let run = shared.store.run(id).await?;
+    let is_ours = |run: &StoredRun| run.kind == RunKind::Served && run.scope == shared.scope;
+    run.filter(is_ours).ok_or_else(unknown)
 }
 
 /// Say more in a run that has ended

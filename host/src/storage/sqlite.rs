@@ -301,6 +301,7 @@ fn stored_run(row: &Row<'_>) -> rusqlite::Result<StoredRun> {
         id: run_id(row.get_ref("id")?.as_str().map_err(unreadable)?)?,
         number: uint(row, "number")?,
         kind,
+        scope: row.get("scope")?,
         title: row.get("title")?,
         model: row.get("model")?,
         spec: json(row, "spec")?,
@@ -324,6 +325,7 @@ fn question(row: &Row<'_>) -> rusqlite::Result<Question> {
     Ok(Question {
         id: row.get("id")?,
         run: run.map(|id| run_id(&id)).transpose()?,
+        scope: row.get("scope")?,
         fingerprint: row.get("fingerprint")?,
         request: json(row, "request")?,
         asked_ms: uint(row, "asked_ms")?,
@@ -605,9 +607,9 @@ impl RunStore for SqliteStore {
                 if let Some(key) = &run.key {
                     let known: Option<(i64, Vec<u8>)> = db
                         .prepare_cached(
-                            "SELECT number, idem_hash FROM runs WHERE kind = ?1 AND idem_key = ?2",
+                            "SELECT number, idem_hash FROM runs WHERE kind = ?1 AND scope = ?2 AND idem_key = ?3",
                         )?
-                        .query_row(params![kind, key.key], |row| Ok((row.get(0)?, row.get(1)?)))
+                        .query_row(params![kind, run.scope, key.key], |row| Ok((row.get(0)?, row.get(1)?)))
                         .optional()?;
                     match known {
                         Some((_, hash)) if hash != key.request => {
@@ -626,8 +628,8 @@ impl RunStore for SqliteStore {
                 let usage = serde_json::to_string(&Usage::default()).map_err(unreadable)?;
                 let (key, hash) = run.key.map(|key| (key.key, key.request)).unzip();
                 db.prepare_cached(
-                    "INSERT INTO runs (id, kind, idem_key, idem_hash, title, model, spec, state, created_ms, usage, owner, epoch) \
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'running', ?8, ?9, ?10, 1)",
+                    "INSERT INTO runs (id, kind, idem_key, idem_hash, title, model, spec, state, created_ms, usage, owner, epoch, scope) \
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'running', ?8, ?9, ?10, 1, ?11)",
                 )?
                 .execute(params![
                     run.id.to_string(),
@@ -639,7 +641,8 @@ impl RunStore for SqliteStore {
                     spec,
                     int(now_ms()),
                     usage,
-                    owner.id
+                    owner.id,
+                    run.scope
                 ])?;
                 let run = find(db, "number", db.last_insert_rowid())?;
                 let run = run.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
@@ -650,17 +653,22 @@ impl RunStore for SqliteStore {
         self.writer.write(submit).await
     }
 
-    async fn claim(&self, kind: RunKind, n: usize) -> Result<Vec<Lease>, StorageError> {
-        let owner = Arc::clone(&self.owner);
+    async fn claim(
+        &self,
+        kind: RunKind,
+        scope: &str,
+        n: usize,
+    ) -> Result<Vec<Lease>, StorageError> {
+        let (owner, scope) = (Arc::clone(&self.owner), scope.to_owned());
         let claim = move |ctx: &mut Ctx<'_>| {
             let mut write = || -> rusqlite::Result<Vec<Lease>> {
                 tidy(ctx, &owner)?;
                 let db = ctx.db;
                 let numbers: Vec<i64> = db
                     .prepare_cached(
-                        "SELECT number FROM runs WHERE state = 'ready' AND kind = ?1 ORDER BY number LIMIT ?2",
+                        "SELECT number FROM runs WHERE state = 'ready' AND kind = ?1 AND scope = ?2 ORDER BY number LIMIT ?3",
                     )?
-                    .query_map(params![kind_word(kind), int(n as u64)], |row| row.get(0))?
+                    .query_map(params![kind_word(kind), scope, int(n as u64)], |row| row.get(0))?
                     .collect::<Result<_, _>>()?;
                 let numbers = numbers.into_iter().filter_map(|n| u64::try_from(n).ok());
                 numbers.map(|number| take(db, &owner.id, number)).collect()
@@ -757,16 +765,18 @@ impl RunStore for SqliteStore {
     async fn runs(&self, wanted: Wanted) -> Result<Vec<StoredRun>, StorageError> {
         let Wanted {
             word,
+            of,
             before,
             limit,
         } = wanted;
+        let (kind, scope) = of.map(|(kind, scope)| (kind_word(kind), scope)).unzip();
         self.reading(move |db| {
             db.prepare_cached(&format!(
-                "SELECT * FROM (SELECT *, {WORD} AS word FROM runs WHERE number < ?1) WHERE ?2 IS NULL OR word = ?2 \
-                 ORDER BY number DESC LIMIT ?3"
+                "SELECT * FROM (SELECT *, {WORD} AS word FROM runs WHERE number < ?1 AND (?4 IS NULL OR kind = ?4 AND scope = ?5)) \
+                 WHERE ?2 IS NULL OR word = ?2 ORDER BY number DESC LIMIT ?3"
             ))?
             .query_map(
-                params![before.map_or(i64::MAX, int), word, int(limit as u64)],
+                params![before.map_or(i64::MAX, int), word, int(limit as u64), kind, scope],
                 stored_run,
             )?
             .collect()
@@ -842,8 +852,8 @@ impl RunStore for SqliteStore {
                     None => (None, Some(owner.id.as_str())),
                 };
                 db.prepare_cached(
-                    "INSERT INTO questions (id, run, run_id, owner, fingerprint, request, asked_ms, expires_ms) \
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                    "INSERT INTO questions (id, run, run_id, owner, fingerprint, request, asked_ms, expires_ms, scope) \
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
                 )?
                 .execute(params![
                     asked.id,
@@ -853,7 +863,8 @@ impl RunStore for SqliteStore {
                     asked.fingerprint,
                     request,
                     int(asked.asked_ms),
-                    int(asked.expires_ms)
+                    int(asked.expires_ms),
+                    asked.scope
                 ])?;
                 Ok(Some(asked))
             };
@@ -964,11 +975,14 @@ impl RunStore for SqliteStore {
         self.writer.write(prune).await
     }
 
-    async fn live(&self, kind: RunKind) -> Result<usize, StorageError> {
+    async fn live(&self, kind: RunKind, scope: &str) -> Result<usize, StorageError> {
+        let scope = scope.to_owned();
         self.reading(move |db| {
             let n: i64 = db
-                .prepare_cached("SELECT count(*) FROM runs WHERE state <> 'ended' AND kind = ?1")?
-                .query_row([kind_word(kind)], |row| row.get(0))?;
+                .prepare_cached(
+                    "SELECT count(*) FROM runs WHERE state <> 'ended' AND kind = ?1 AND scope = ?2",
+                )?
+                .query_row([kind_word(kind), &scope], |row| row.get(0))?;
             Ok(usize::try_from(n).unwrap_or_default())
         })
         .await

@@ -167,6 +167,7 @@ async fn begin(store: &dyn RunStore, agent: &ToolLoop) -> (Lease, Resumed) {
     let new = NewRun {
         id: RunId::random().unwrap(),
         kind: RunKind::Served,
+        scope: "test".into(),
         key: None,
         title: spec.title(),
         model: spec.model.clone(),
@@ -298,6 +299,7 @@ async fn a_question_waits_without_a_host_and_its_answer_is_for_this_very_call() 
             store: Arc::clone(&store),
             run: Some(id),
             answer_within: Duration::from_secs(3600),
+            scope: "test".into(),
             since_ms: 0,
         }));
         let lease = Arc::new(lease);

@@ -90,6 +90,7 @@ fn server(registry: Registry, access: Access, agents: NewAgent) -> Server {
         access,
         bounds: Bounds::default(),
         store: storage::fresh(),
+        scope: "test".to_owned(),
         agents,
         remember: None,
     })

@@ -131,6 +131,7 @@ fn server_of(registry: Registry, deps: Deps, access: Access, bounds: Bounds) -> 
         access,
         bounds,
         store: storage::fresh(),
+        scope: "test".to_owned(),
         agents: Arc::new(|| Err("no model is named".to_owned())),
         remember: None,
     })
@@ -143,6 +144,7 @@ async fn serving_of(agents: NewAgent) -> Serving {
         access: Access::open(),
         bounds: Bounds::default(),
         store: storage::fresh(),
+        scope: "test".to_owned(),
         agents,
         remember: None,
     });

@@ -87,11 +87,23 @@ async fn a_run_has_one_owner_and_an_earlier_one_is_fenced() {
             second.claim_run(id).await.unwrap().is_none(),
             "its owner lives"
         );
-        assert!(second.claim(RunKind::Served, 9).await.unwrap().is_empty());
+        assert!(
+            second
+                .claim(RunKind::Served, "here", 9)
+                .await
+                .unwrap()
+                .is_empty()
+        );
         first.release(&lease).await.unwrap();
-        let taken = second.claim(RunKind::Served, 9).await.unwrap();
+        let taken = second.claim(RunKind::Served, "here", 9).await.unwrap();
         assert_eq!(taken[0].run.id, id);
-        assert!(first.claim(RunKind::Served, 9).await.unwrap().is_empty());
+        assert!(
+            first
+                .claim(RunKind::Served, "here", 9)
+                .await
+                .unwrap()
+                .is_empty()
+        );
 
         let late = first.append(&lease, &noted("late"), Keep::Durably).await;
         assert!(matches!(late, Err(StorageError::Fenced)), "{late:?}");
@@ -101,9 +113,40 @@ async fn a_run_has_one_owner_and_an_earlier_one_is_fenced() {
         let events = all(&*first, lease.run.number).await;
         let texts: Vec<_> = events.iter().map(|stored| stored.event.clone()).collect();
         assert_eq!(texts, [noted("mine"), noted("theirs")]);
-        // Only runs of the kind that is asked for.
+        // Only runs of the kind and the scope that are asked for.
         second.release(&taken[0]).await.unwrap();
-        assert!(first.claim(RunKind::Command, 9).await.unwrap().is_empty());
+        let elsewhere = first.claim(RunKind::Served, "elsewhere", 9).await.unwrap();
+        assert!(elsewhere.is_empty());
+        let of = |kind, scope: &str| Wanted {
+            of: Some((kind, scope.to_owned())),
+            limit: 9,
+            ..Wanted::default()
+        };
+        assert!(
+            first
+                .runs(of(RunKind::Served, "elsewhere"))
+                .await
+                .unwrap()
+                .is_empty()
+        );
+        assert!(
+            first
+                .runs(of(RunKind::Command, "here"))
+                .await
+                .unwrap()
+                .is_empty()
+        );
+        assert_eq!(
+            first.runs(of(RunKind::Served, "here")).await.unwrap().len(),
+            1
+        );
+        assert!(
+            first
+                .claim(RunKind::Command, "here", 9)
+                .await
+                .unwrap()
+                .is_empty()
+        );
     }
 }
 
@@ -117,12 +160,18 @@ async fn the_run_of_a_dead_owner_goes_on_and_after_three_deaths_it_is_set_aside(
         drop(store);
         for n in 1..MAX_CRASHES {
             let store = open(folder.path());
-            let claimed = store.claim(RunKind::Served, 9).await.unwrap();
+            let claimed = store.claim(RunKind::Served, "here", 9).await.unwrap();
             assert_eq!(claimed[0].run.id, id, "after {n} deaths");
             append(&*store, &claimed[0], &noted(&n.to_string())).await;
         }
         let store = open(folder.path());
-        assert!(store.claim(RunKind::Served, 9).await.unwrap().is_empty());
+        assert!(
+            store
+                .claim(RunKind::Served, "here", 9)
+                .await
+                .unwrap()
+                .is_empty()
+        );
         let run = store.run(id).await.unwrap().unwrap();
         assert_eq!((run.state, &*run.word), (RunState::Ended, "failed"));
         assert!(run.ending.unwrap().contains("set aside"));
@@ -207,7 +256,13 @@ async fn a_question_is_answered_once_and_its_run_goes_on() {
         store.release(&lease).await.unwrap();
         let run = store.run(id).await.unwrap().unwrap();
         assert_eq!((run.state, run.asked), (RunState::Waiting, 2));
-        assert!(store.claim(RunKind::Served, 9).await.unwrap().is_empty());
+        assert!(
+            store
+                .claim(RunKind::Served, "here", 9)
+                .await
+                .unwrap()
+                .is_empty()
+        );
 
         // A new process, days later.
         drop(store);
@@ -231,7 +286,7 @@ async fn a_question_is_answered_once_and_its_run_goes_on() {
         };
         assert_eq!((decided.answer, &*decided.by), (Answer::Once, "somebody"));
 
-        let claimed = store.claim(RunKind::Served, 9).await.unwrap();
+        let claimed = store.claim(RunKind::Served, "here", 9).await.unwrap();
         assert_eq!(claimed[0].run.id, id);
         let found = store
             .ask(question(Some(id), "a"), u64::MAX)
@@ -270,7 +325,7 @@ async fn questions_end_with_their_time_and_with_whoever_asks() {
         store.release(&lease).await.unwrap();
         let answer = store.decide(&late.id, Answer::Once, "x").await.unwrap();
         assert_eq!(answer.unwrap_err(), Undecidable::Expired);
-        let claimed = store.claim(RunKind::Served, 9).await.unwrap();
+        let claimed = store.claim(RunKind::Served, "here", 9).await.unwrap();
         assert_eq!(claimed.len(), 1, "its time is over, and it goes on");
         assert!(matches!(
             store.fate(&late.id).await.unwrap(),
@@ -292,7 +347,7 @@ async fn questions_end_with_their_time_and_with_whoever_asks() {
             .unwrap();
         drop((claimed, store));
         let store = open(folder.path());
-        store.claim(RunKind::Served, 9).await.unwrap();
+        store.claim(RunKind::Served, "here", 9).await.unwrap();
         let answer = store.decide(&orphan.id, Answer::Once, "x").await.unwrap();
         assert_eq!(
             answer.unwrap_err(),
@@ -345,8 +400,8 @@ async fn lists_have_the_newest_first_and_forget_the_oldest_ended() {
         for lease in &leases[..4] {
             append(&*store, lease, &run_ended()).await;
         }
-        assert_eq!(store.live(RunKind::Served).await.unwrap(), 1);
-        assert_eq!(store.live(RunKind::Command).await.unwrap(), 0);
+        assert_eq!(store.live(RunKind::Served, "here").await.unwrap(), 1);
+        assert_eq!(store.live(RunKind::Command, "here").await.unwrap(), 0);
         let listed = async |wanted: Wanted| -> Vec<u64> {
             let runs = store.runs(wanted).await.unwrap();
             runs.iter().map(|run| run.number).collect()
@@ -354,6 +409,7 @@ async fn lists_have_the_newest_first_and_forget_the_oldest_ended() {
         let of = |at: usize| leases[at].run.number;
         let wanted = |word: Option<&str>, before, limit| Wanted {
             word: word.map(str::to_owned),
+            of: Some((RunKind::Served, "here".to_owned())),
             before,
             limit,
         };

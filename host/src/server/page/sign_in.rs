@@ -1,9 +1,9 @@
 //! The token, shown once, becomes a session: a random number in a cookie that scripts can't read and other sites
 //! can't send. The token itself is not kept in the browser.
 //!
-//! A browser sends cookies to every port of a host, so another server on the same name could see this one. It is
-//! worth nothing to a page, since the door wants this server's own Origin with it, but whoever runs untrusted
-//! servers on the same host name should give this one a name of its own.
+//! A browser sends cookies to every port of a host, so another server on the same name is sent this one and could use
+//! it; a page can't, since the door wants this server's own Origin with it. Whoever runs servers that they do not trust
+//! on the same host name should give this one a name of its own.
 
 use std::{
     collections::VecDeque,

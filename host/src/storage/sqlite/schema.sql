@@ -3,6 +3,7 @@ CREATE TABLE runs (
     number      INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT NOT NULL UNIQUE,
     kind        TEXT NOT NULL,
+    scope       TEXT NOT NULL,
     idem_key    TEXT,
     idem_hash   BLOB,
     title       TEXT NOT NULL,
@@ -22,9 +23,9 @@ CREATE TABLE runs (
     calls       INTEGER NOT NULL DEFAULT 0,
     asked       INTEGER NOT NULL DEFAULT 0,
     usage       TEXT NOT NULL,
-    UNIQUE (kind, idem_key)
+    UNIQUE (kind, scope, idem_key)
 );
-CREATE INDEX runs_not_ended ON runs (state, kind) WHERE state <> 'ended';
+CREATE INDEX runs_not_ended ON runs (state, kind, scope) WHERE state <> 'ended';
 CREATE INDEX runs_ended ON runs (ended_ms) WHERE state = 'ended';
 
 CREATE TABLE events (
@@ -42,6 +43,7 @@ CREATE TABLE questions (
     -- NULL: a call of a client's own, which is gone with its owner.
     run         INTEGER REFERENCES runs (number) ON DELETE CASCADE,
     run_id      TEXT,
+    scope       TEXT NOT NULL,
     owner       TEXT,
     fingerprint BLOB NOT NULL,
     request     TEXT NOT NULL,

@@ -102,7 +102,7 @@ assert.ok(await isFocused(second));
 await page.keyboard.press("d");
 await page.keyboard.type("not this one");
 await page.keyboard.press("Enter");
-await second.locator("text=Denied").waitFor();
+await second.locator(".banner", { hasText: "Denied" }).waitFor();
 console.log("answered both");
 
 // The outcome, with nothing changed by what the guest gave back.

@@ -36,6 +36,7 @@ fn server(agents: NewAgent, bounds: Bounds) -> Server {
         access: Access::open(),
         bounds,
         store: storage::fresh(),
+        scope: "test".to_owned(),
         agents,
         remember: None,
     })
@@ -386,6 +387,7 @@ async fn an_answer_can_hold_for_the_run_or_for_good() {
         access: Access::open(),
         bounds: Bounds::default(),
         store: storage::fresh(),
+        scope: "test".to_owned(),
         agents: each(twice, own_tools(), asking()),
         remember: Some(Arc::new({
             let written = Arc::clone(&written);
@@ -622,6 +624,7 @@ async fn a_full_disk_puts_runs_away_and_room_lets_them_go_on() {
         access: Access::open(),
         bounds: Bounds::default(),
         store: store.clone(),
+        scope: "test".to_owned(),
         agents,
         remember: None,
     });
@@ -653,4 +656,63 @@ async fn a_full_disk_puts_runs_away_and_room_lets_them_go_on() {
     );
     assert_eq!(ended(&events).len(), 2);
     assert!(store.check().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_server_shows_answers_and_drives_its_own_scope_only() {
+    let store = storage::fresh();
+    let in_scope = |scope: &str| {
+        let server = Server::new(Parts {
+            registry: Arc::new(own_tools()).into(),
+            deps: Deps::default(),
+            access: Access::open(),
+            bounds: Bounds::default(),
+            store: Arc::clone(&store),
+            scope: scope.to_owned(),
+            agents: each(echo_then("Done."), own_tools(), asking()),
+            remember: None,
+        });
+        Serving::start(server, Patience::default())
+    };
+    let (ours, theirs) = (in_scope("ours").await, in_scope("theirs").await);
+    let id = ours.begin(json!({"prompt": "hi"})).await;
+    let question = ours.question().await;
+    let unknown = theirs.send(Request::get(&format!("/v1/runs/{id}"))).await;
+    problem(&unknown, 404, "unknown_run");
+    let listed = theirs.send(Request::get("/v1/runs")).await.json();
+    assert_eq!(listed["runs"], json!([]));
+    let open = theirs.send(Request::get("/v1/approvals")).await.json();
+    assert_eq!(open["approvals"], json!([]));
+    let answer = theirs.answer(&question, json!({"verdict": "once"})).await;
+    problem(&answer, 404, "unknown_approval");
+    let cancelled = Request::new("POST", &format!("/v1/runs/{id}/cancel"));
+    problem(&theirs.send(cancelled).await, 404, "unknown_run");
+    let answer = ours.answer(&question, json!({"verdict": "once"})).await;
+    assert_eq!(answer.status, 200);
+    ours.to_the_end(&id).await;
+    assert_eq!(ours.run(&id).await["state"], "completed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_hundred_readers_each_see_everything() {
+    let signals = Signals::default();
+    let tool = waiting(&signals.started, &signals.go_on, &signals.dropped);
+    let registry = Registry::new([tool]).unwrap();
+    let replies = json!([
+        calls(&[("a", "wait", json!({}))]),
+        says("word ".repeat(200).as_str())
+    ]);
+    let serving = serving_of(each(replies, registry, Deps::default())).await;
+    let id = serving.begin(json!({"prompt": "hi"})).await;
+    signals.started.notified().await;
+    let mut readers = Vec::new();
+    for _ in 0..500 {
+        let reader = serving.watch(&id).await;
+        readers.push(tokio::spawn(reader.rest()));
+    }
+    signals.go_on.notify_one();
+    let all = serving.to_the_end(&id).await;
+    for reader in readers {
+        assert_eq!(reader.await.unwrap(), all);
+    }
 }
