@@ -23,7 +23,7 @@
 //! | [`http`] | trust and time-outs that all HTTP clients share |
 //! | [`config`] | settings from flags, environment and files, each with its origin |
 //! | **behaviour** | |
-//! | [`agent`] | `run` decides what is next, `drive` performs it; `schedule` decides what may overlap, `dispatch` carries out one call |
+//! | [`agent`] | `run` decides what is next, `drive` performs it; `schedule` decides what may overlap, `dispatch` carries out one call; `resume` goes on from a record |
 //! | **surfaces** | parse, call, render |
 //! | [`app`] | wiring: from settings to a registry and an agent |
 //! | [`mcp`] | the registry's tools for MCP clients |

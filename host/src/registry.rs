@@ -144,6 +144,12 @@ impl Registry {
     }
 
     /// All names, sorted.
+    /// By the name that models call, or by `plugin.tool` as rules name it.
+    pub fn find(&self, name: &str) -> Option<&Arc<Tool>> {
+        let by_rule_name = || self.tools.iter().find(|tool| tool.rule_name == name);
+        self.get(name).or_else(by_rule_name)
+    }
+
     pub fn names(&self) -> Vec<ToolName> {
         let mut names: Vec<ToolName> = self.by_name.keys().cloned().collect();
         names.sort();

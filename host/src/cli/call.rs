@@ -57,11 +57,9 @@ pub async fn run(args: &CallArgs, global: &Global) -> anyhow::Result<Exit> {
         ..app.deps()
     };
     let registry = app.registry.now();
-    let by_rule_name = registry
-        .tools()
-        .iter()
-        .find(|tool| tool.rule_name == args.tool);
-    let name = by_rule_name.map_or(args.tool.as_str(), |tool| tool.name.as_str());
+    let name = registry
+        .find(&args.tool)
+        .map_or(args.tool.as_str(), |tool| tool.name.as_str());
     let mut tool_use = ToolUse::new("call_0_0", name, json!({}))?;
     tool_use.input = crate::transcript::ToolInput::parse(&arguments);
 

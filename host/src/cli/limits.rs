@@ -8,19 +8,17 @@ use serde_json::{Value, json};
 use super::{
     Global,
     config::settings_for_tools,
-    exit::{Exit, Misuse},
+    exit::Exit,
     terminal::{dim, harmless, strong},
+    tools::named,
     write,
 };
 use crate::{
-    agent::result::nearest,
     app::App,
     config::Settings,
     registry::Tool,
     sandbox::limits::{Fixed, Unit, fixed},
 };
-
-const MAX_NAMES: usize = 5;
 
 #[derive(Debug, Args)]
 pub struct LimitsArgs {
@@ -44,20 +42,7 @@ struct Set {
 pub async fn run(args: &LimitsArgs, global: &Global) -> anyhow::Result<Exit> {
     let app = App::open(settings_for_tools(global, global.flags())?).await?;
     let registry = app.registry.now();
-    let by_rule_name = || {
-        let mut tools = registry.tools().iter();
-        tools.find(|tool| tool.rule_name == args.tool)
-    };
-    let Some(tool) = registry.get(&args.tool).or_else(by_rule_name) else {
-        let near = nearest(&args.tool, &registry.names(), MAX_NAMES);
-        let near: Vec<&str> = near.iter().map(|name| name.as_str()).collect();
-        return Err(Misuse(format!(
-            "there is no tool `{}`; the nearest are {}",
-            args.tool,
-            near.join(", ")
-        ))
-        .into());
-    };
+    let tool = named(&registry, &args.tool)?;
     let set = set(tool, &app.settings);
     // What runs outside of the sandbox meets none of its bounds.
     let fixed = if tool.is_sandboxed() {

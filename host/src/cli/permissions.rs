@@ -10,18 +10,16 @@ use super::{
     config::settings_for_tools,
     exit::{Exit, Misuse},
     terminal::{dim, harmless, strong},
+    tools::named,
     write,
 };
 use crate::{
-    agent::result::nearest,
     app::App,
     config::permissions::Verdict,
     ids::ToolUseId,
     policy::{self, Decision},
     tool::ToolCall,
 };
-
-const MAX_NAMES: usize = 5;
 
 #[derive(Debug, Args)]
 pub struct PermissionsArgs {
@@ -58,20 +56,7 @@ pub async fn run(args: &PermissionsArgs, global: &Global) -> anyhow::Result<Exit
 async fn test(args: &TestArgs, global: &Global) -> anyhow::Result<Exit> {
     let app = App::open(settings_for_tools(global, global.flags())?).await?;
     let registry = app.registry.now();
-    let by_rule_name = || {
-        let mut tools = registry.tools().iter();
-        tools.find(|tool| tool.rule_name == args.tool)
-    };
-    let Some(tool) = registry.get(&args.tool).or_else(by_rule_name) else {
-        let near = nearest(&args.tool, &registry.names(), MAX_NAMES);
-        let near: Vec<&str> = near.iter().map(|name| name.as_str()).collect();
-        return Err(Misuse(format!(
-            "there is no tool `{}`; the nearest are {}",
-            args.tool,
-            near.join(", ")
-        ))
-        .into());
-    };
+    let tool = named(&registry, &args.tool)?;
     let input: Map<String, Value> = serde_json::from_str(&args.arguments)
         .map_err(|error| Misuse(format!("the arguments are no JSON object: {error}")))?;
     // Rules see what the tool would get.

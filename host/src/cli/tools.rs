@@ -5,18 +5,22 @@ use std::{collections::HashSet, process::ExitCode};
 use serde_json::{Value, json};
 
 use super::{
+    exit::Misuse,
     inspect::UNUSABLE,
     requests::{Asked, Granted},
     terminal::{caution, dim, harmless, one_line, strong},
     write,
 };
 use crate::{
+    agent::result::nearest,
     capability::{Grants, Reach},
     registry::{Registry, Tool},
 };
 
 /// Longest line that is shown of one text.
 const MAX_LINE_CHARS: usize = 100;
+/// Names that are told where one is wrong.
+const MAX_NEAR: usize = 5;
 
 #[derive(Debug, clap::Args)]
 pub struct ToolsArgs {
@@ -46,6 +50,19 @@ pub fn run(args: &ToolsArgs, registry: &Registry) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(UNUSABLE));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The tool that a person names.
+pub(super) fn named<'a>(registry: &'a Registry, name: &str) -> Result<&'a Tool, Misuse> {
+    let unknown = || {
+        let near = nearest(name, &registry.names(), MAX_NEAR);
+        let near: Vec<&str> = near.iter().map(|name| name.as_str()).collect();
+        Misuse(format!(
+            "there is no tool `{name}`; the nearest are {}",
+            near.join(", ")
+        ))
+    };
+    registry.find(name).map(|tool| &**tool).ok_or_else(unknown)
 }
 
 fn in_text(registry: &Registry) -> String {

@@ -5,37 +5,20 @@ use std::{
     io::{self, Write},
     path::Path,
     sync::{Mutex, PoisonError},
-    time::SystemTime,
 };
-
-use futures_util::{
-    FutureExt as _,
-    future::{BoxFuture, ready},
-};
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use crate::{
     agent::record::Journal,
     event::{LINE_VERSION, Observer, RunEvent},
+    storage::{Line, now_ms},
+};
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, ready},
 };
 
 /// The version of the lines.
 pub const VERSION: u32 = LINE_VERSION;
-
-/// One line.
-#[derive(Serialize, JsonSchema)]
-struct Line<'a> {
-    v: u32,
-    /// The run's id.
-    run: &'a str,
-    /// Counts the lines of a run from 0.
-    seq: u64,
-    /// Milliseconds since 1970.
-    ts: u64,
-    #[serde(flatten)]
-    event: &'a RunEvent,
-}
 
 /// The JSON Schema that every line fits.
 pub fn schema() -> schemars::Schema {
@@ -59,15 +42,11 @@ impl Lines {
     }
 
     fn write(&mut self, event: &RunEvent, mut to: impl Write) -> io::Result<()> {
-        let since_1970 = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
-        let ts = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
         let line = Line {
             v: VERSION,
             run: &self.run,
             seq: self.seq,
-            ts,
+            ts: now_ms(),
             event,
         };
         let mut bytes = serde_json::to_vec(&line)?;

@@ -211,8 +211,7 @@ pub(super) async fn call(
     JsonBody(request): JsonBody<CallRequest>,
 ) -> Result<Json<CallAnswer>, Problem> {
     let registry = shared.registry.now();
-    let by_rule_name = || registry.tools().iter().find(|tool| tool.rule_name == name);
-    let Some(tool) = registry.get(&name).or_else(by_rule_name) else {
+    let Some(tool) = registry.find(&name) else {
         return Err(Problem::new(
             StatusCode::NOT_FOUND,
             "unknown_tool",

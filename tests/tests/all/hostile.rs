@@ -39,49 +39,72 @@ fn there_are_at_least_forty_and_each_has_its_name() {
     assert!(count >= 40, "{count}");
 }
 
-#[tokio::test]
-async fn time() {
-    withstand(Door::Time).await;
+#[test]
+fn time() {
+    alone("time", Door::Time);
 }
 
-#[tokio::test]
-async fn memory() {
-    withstand(Door::Memory).await;
+#[test]
+fn memory() {
+    alone("memory", Door::Memory);
 }
 
-#[tokio::test]
-async fn endings() {
-    withstand(Door::Ending).await;
+#[test]
+fn endings() {
+    alone("endings", Door::Ending);
 }
 
-#[tokio::test]
-async fn answers() {
-    withstand(Door::Answer).await;
+#[test]
+fn answers() {
+    alone("answers", Door::Answer);
 }
 
-#[tokio::test]
-async fn the_host_itself() {
-    withstand(Door::Host).await;
+#[test]
+fn the_host_itself() {
+    alone("the_host_itself", Door::Host);
 }
 
-#[tokio::test]
-async fn files() {
-    withstand(Door::Files).await;
+#[test]
+fn files() {
+    alone("files", Door::Files);
 }
 
-#[tokio::test]
-async fn the_network() {
-    withstand(Door::Network).await;
+#[test]
+fn the_network() {
+    alone("the_network", Door::Network);
 }
 
-#[tokio::test]
-async fn metadata() {
-    withstand(Door::Metadata).await;
+#[test]
+fn metadata() {
+    alone("metadata", Door::Metadata);
 }
 
-#[tokio::test]
-async fn the_compiler() {
-    withstand(Door::Compiler).await;
+#[test]
+fn the_compiler() {
+    alone("the_compiler", Door::Compiler);
+}
+
+/// In a process of its own, since it is measured what is left behind, and other tests may share this one.
+fn alone(name: &str, door: Door) {
+    const CHILD: &str = "HOSTILE_ALONE";
+    if std::env::var_os(CHILD).is_some() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        return runtime.block_on(withstand(door));
+    }
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([&*format!("all::hostile::{name}"), "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && stdout.contains("1 passed"),
+        "{stdout}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// Tries all rows of a door.
