@@ -97,7 +97,6 @@ pub struct StoredRun {
     pub scope: String,
     pub title: String,
     pub model: String,
-    pub spec: Value,
     pub state: RunState,
     /// One word: `running`, `waiting` for a person, or how it ended.
     pub word: String,
@@ -286,6 +285,9 @@ pub trait RunStore: Send + Sync + 'static {
     async fn release(&self, lease: &Lease) -> Result<(), StorageError>;
 
     async fn run(&self, id: RunId) -> Result<Option<StoredRun>, StorageError>;
+
+    /// What a run was asked for, as it was submitted; it can be large. Nothing where there is no such run.
+    async fn spec(&self, run: u64) -> Result<Value, StorageError>;
 
     /// The newest first.
     async fn runs(&self, wanted: Wanted) -> Result<Vec<StoredRun>, StorageError>;

@@ -22,7 +22,7 @@ use agentloop_host::{
     event::RunEvent,
     ids::RunId,
     registry::{Registry, native::NativeTool},
-    storage::{Keep, Lease, NewRun, RunKind, RunStore, Submitted, sqlite::SqliteStore},
+    storage::{Keep, Lease, RunKind, RunStore, Submitted, sqlite::SqliteStore},
     transcript::Message,
 };
 use agentloop_tests::{
@@ -130,15 +130,10 @@ async fn whole_runs(store: &Arc<SqliteStore>, runs: usize) {
         let n_events = Arc::clone(&n_events);
         tasks.push(tokio::spawn(async move {
             let spec = RunSpec::of(&agent, vec![Message::user("go")]);
-            let new = NewRun {
-                id: RunId::random().unwrap(),
-                kind: RunKind::Command,
-                scope: "bench".into(),
-                key: None,
-                title: spec.title(),
-                model: spec.model.clone(),
-                spec: serde_json::to_value(&spec).unwrap(),
-            };
+            let id = RunId::random().unwrap();
+            let new = spec
+                .to_new_run(id, RunKind::Command, "bench".into())
+                .unwrap();
             let Submitted::New(lease) = store.submit(new).await.unwrap() else {
                 panic!("it is new")
             };

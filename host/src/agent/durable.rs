@@ -21,7 +21,9 @@ use crate::{
     config::permissions::{InvalidRule, ToolPattern},
     event::RunEvent,
     ids::RunId,
-    storage::{Fate, Keep, Lease, Question, RunStore, StorageError, StoredRun, now_ms},
+    storage::{
+        Fate, Keep, Lease, NewRun, Question, RunKind, RunStore, StorageError, StoredRun, now_ms,
+    },
     transcript::Message,
 };
 
@@ -79,6 +81,24 @@ impl RunSpec {
         Ok(agent)
     }
 
+    /// A new run that is asked for this.
+    pub fn to_new_run(
+        &self,
+        id: RunId,
+        kind: RunKind,
+        scope: String,
+    ) -> Result<NewRun, serde_json::Error> {
+        Ok(NewRun {
+            id,
+            kind,
+            scope,
+            key: None,
+            title: self.title(),
+            model: self.model.clone(),
+            spec: serde_json::to_value(self)?,
+        })
+    }
+
     /// The beginning of the newest request, on one line.
     pub fn title(&self) -> String {
         let text = self.messages.iter().rev().find_map(Message::last_text);
@@ -106,8 +126,9 @@ pub enum Unreadable {
 }
 
 /// What a stored run was asked for.
-pub fn spec(run: &StoredRun) -> Result<RunSpec, Unreadable> {
-    RunSpec::deserialize(&run.spec).map_err(|error| Unreadable::Spec {
+pub async fn spec(store: &dyn RunStore, run: &StoredRun) -> Result<RunSpec, Unreadable> {
+    let spec = store.spec(run.number).await?;
+    RunSpec::deserialize(spec).map_err(|error| Unreadable::Spec {
         run: run.id,
         why: error.to_string(),
     })
@@ -225,12 +246,6 @@ fn to_io(error: StorageError) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// Whether another process drives the run now.
-pub fn is_fenced(error: &io::Error) -> bool {
-    let inner = error.get_ref().and_then(|error| error.downcast_ref());
-    matches!(inner, Some(StorageError::Fenced))
-}
-
 /// Asks through storage: whoever can reach it may answer, and the question outlives this process.
 pub struct StoredApprover {
     pub store: Arc<dyn RunStore>,
@@ -273,13 +288,16 @@ impl StoredApprover {
         let question = self.question(request)?;
         let asked = self.store.ask(question, self.since_ms).await;
         Ok(match asked.map_err(not_kept)? {
-            Some(question) => Asked::Open { id: question.id },
+            Some(question) => Asked::Open {
+                id: question.id,
+                expires_ms: question.expires_ms,
+            },
             None => Asked::Stands,
         })
     }
 
-    /// Waits for the answer.
-    pub async fn answer(&self, question: &str) -> Result<Answer, ApproverFailed> {
+    /// Waits for the answer, until the question expires.
+    pub async fn answer(&self, question: &str, expires_ms: u64) -> Result<Answer, ApproverFailed> {
         let mut changes = self.store.changes();
         let deny = |why: &str| {
             Ok(Answer::Deny {
@@ -294,24 +312,27 @@ impl StoredApprover {
                 Some(Fate::Expired) => return deny("nobody answered in time"),
                 Some(Fate::Withdrawn) | None => return deny("the question was withdrawn"),
             }
-            if changes.changed().await.is_err() {
-                std::future::pending::<()>().await;
+            let left = Duration::from_millis(expires_ms.saturating_sub(now_ms()));
+            if left.is_zero() {
+                return deny("nobody answered in time");
             }
+            // Whether something has changed or the time is over is looked at anew.
+            let _ = tokio::time::timeout(left, changes.changed()).await;
         }
     }
 
-    /// Writes down what a person has answered in another way.
+    /// Takes what a person has answered in another way; where somebody elsewhere was first, theirs is the answer.
     pub async fn answered_here(
         &self,
         question: &str,
-        answer: &Answer,
-    ) -> Result<(), ApproverFailed> {
-        let decided = self
-            .store
-            .decide(question, answer.clone(), "terminal")
-            .await;
-        // Whoever was first elsewhere was asked the same, and this call waits for one answer only.
-        decided.map(|_| ()).map_err(not_kept)
+        expires_ms: u64,
+        answer: Answer,
+    ) -> Result<Answer, ApproverFailed> {
+        let deciding = self.store.decide(question, answer.clone(), "terminal");
+        match deciding.await.map_err(not_kept)? {
+            Ok(_) => Ok(answer),
+            Err(_) => self.answer(question, expires_ms).await,
+        }
     }
 }
 
@@ -322,6 +343,7 @@ pub enum Asked {
     Stands,
     Open {
         id: String,
+        expires_ms: u64,
     },
 }
 
@@ -332,14 +354,14 @@ fn not_kept(error: StorageError) -> ApproverFailed {
 #[async_trait]
 impl Approver for StoredApprover {
     async fn approve(&self, request: &ApprovalRequest) -> Result<Answer, ApproverFailed> {
-        let Asked::Open { id } = self.asked(request).await? else {
+        let Asked::Open { id, expires_ms } = self.asked(request).await? else {
             return Ok(Answer::ForThisRun);
         };
         let _withdrawn = Withdraws {
             store: self.run.is_none().then_some(&self.store),
             id: &id,
         };
-        self.answer(&id).await
+        self.answer(&id, expires_ms).await
     }
 }
 

@@ -263,7 +263,7 @@ pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let _watching = app.watch();
     let session = match (&known, &store) {
         (Some(run), Some(store)) if args.resume.is_some() => {
-            let spec = durable::spec(run)?;
+            let spec = durable::spec(&**store, run).await?;
             if run.scope != app.settings.scope() {
                 show.notes(&[format!(
                     "this run was begun with the settings of {}; it goes on with those of {}",
@@ -336,7 +336,7 @@ async fn begin(
         None => Ok(Vec::new()),
         Some(run) => {
             let store = open_store()?;
-            let spec = durable::spec(run)?;
+            let spec = durable::spec(&*store, run).await?;
             let replayed = durable::replayed(&*store, run, &spec).await?;
             Ok(replayed.into_result().messages)
         }

@@ -28,7 +28,7 @@ use crate::{
     approvals::{Answer, ApprovalRequest, Approver, ApproverFailed},
     event::RunEvent,
     ids::RunId,
-    storage::{Keep, Lease, NewRun, RunKind, RunStore, StoredRun, Submitted, now_ms},
+    storage::{Keep, Lease, RunKind, RunStore, StoredRun, Submitted, now_ms},
     tool::Canceller,
     transcript::Message,
 };
@@ -164,15 +164,7 @@ impl Session {
             (At::Begin(mut messages), Some(store)) => {
                 messages.extend(said.map(Message::user));
                 let spec = RunSpec::of(&self.agent, messages);
-                let new = NewRun {
-                    id: self.run,
-                    kind: RunKind::Command,
-                    scope: self.scope.clone(),
-                    key: None,
-                    title: spec.title(),
-                    model: spec.model.clone(),
-                    spec: serde_json::to_value(&spec)?,
-                };
+                let new = spec.to_new_run(self.run, RunKind::Command, self.scope.clone())?;
                 let Submitted::New(lease) = store.submit(new).await? else {
                     unreachable!("it came without a key");
                 };
@@ -192,7 +184,7 @@ impl Session {
             .into());
         };
         let taken_up = async {
-            let spec = durable::spec(&lease.run)?;
+            let spec = durable::spec(&**store, &lease.run).await?;
             let mut resumed = durable::replayed(&**store, &lease.run, &spec).await?;
             match (resumed.is_over(), said) {
                 (true, Some(text)) => {
@@ -271,16 +263,14 @@ impl Approver for Anywhere {
         let Some(here) = &self.here else {
             return self.elsewhere.approve(request).await;
         };
-        let Asked::Open { id } = self.elsewhere.asked(request).await? else {
+        let Asked::Open { id, expires_ms } = self.elsewhere.asked(request).await? else {
             return Ok(Answer::ForThisRun);
         };
         tokio::select! {
             biased;
-            answer = self.elsewhere.answer(&id) => answer,
+            answer = self.elsewhere.answer(&id, expires_ms) => answer,
             answer = here.approve(request) => {
-                let answer = answer?;
-                self.elsewhere.answered_here(&id, &answer).await?;
-                Ok(answer)
+                self.elsewhere.answered_here(&id, expires_ms, answer?).await
             }
         }
     }

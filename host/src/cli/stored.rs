@@ -204,7 +204,7 @@ async fn show(args: &ShowArgs, store: &dyn RunStore) -> anyhow::Result<Exit> {
         let lines: Vec<String> = lines.collect::<Result<_, _>>()?;
         lines.join("\n") + "\n"
     } else {
-        let spec = durable::spec(&run)?;
+        let spec = durable::spec(store, &run).await?;
         let result = durable::replayed(store, &run, &spec).await?.into_result();
         if args.markdown {
             // A pipe gets it as it is; a terminal must not be steered by it.
@@ -508,7 +508,7 @@ pub async fn check() -> anyhow::Result<Exit> {
         for run in &runs {
             n_runs += 1;
             let replayed = async {
-                let spec = durable::spec(run)?;
+                let spec = durable::spec(&*store, run).await?;
                 anyhow::Ok(durable::replayed(&*store, run, &spec).await?)
             };
             if let Err(error) = replayed.await {

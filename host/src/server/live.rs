@@ -29,7 +29,7 @@ use crate::{
     event::RunEvent,
     ids::RunId,
     storage::{
-        IdempotencyKey, Keep, Lease, NewRun, RunKind, RunState, RunStore, StorageError, StoredRun,
+        IdempotencyKey, Keep, Lease, RunKind, RunState, RunStore, StorageError, StoredRun,
         Submitted, now_ms,
     },
     tool::Canceller,
@@ -132,29 +132,21 @@ impl Runs {
         spec: RunSpec,
         key: Option<IdempotencyKey>,
     ) -> Result<(StoredRun, bool), NotBegun> {
-        let place = Place::take(self);
-        let run = NewRun {
-            id: RunId::random().map_err(|_| NotBegun::NoRandomness)?,
-            kind: RunKind::Served,
-            scope: self.scope.clone(),
-            key,
-            title: spec.title(),
-            model: spec.model.clone(),
-            spec: serde_json::to_value(&spec).unwrap_or_default(),
-        };
-        // A key may be of a run that is there, for which there is always a place.
-        if place.is_none() && run.key.is_none() {
-            return Err(NotBegun::Full);
-        }
+        let place = Place::take(self).ok_or(NotBegun::Full)?;
+        let id = RunId::random().map_err(|_| NotBegun::NoRandomness)?;
+        let run = spec.to_new_run(id, RunKind::Served, self.scope.clone());
+        let mut run = run.map_err(|error| Unreadable::Spec {
+            run: id,
+            why: error.to_string(),
+        })?;
+        run.key = key;
         let lease = match self.store.submit(run).await? {
             Submitted::Known(run) => return Ok((run, false)),
             Submitted::OtherRequest => return Err(NotBegun::OtherRequest),
             Submitted::New(lease) => lease,
         };
         let run = lease.run.clone();
-        if let Some(place) = place {
-            place.keep();
-        }
+        place.keep();
         let resumed = Resumed::new(spec.limits, spec.messages);
         self.go(lease, agent, resumed, Stopper::new(), None);
         Ok((run, true))
@@ -168,18 +160,19 @@ impl Runs {
             if lease.run.state != RunState::Ended {
                 return Err(NotBegun::IsLive);
             }
-            self.taken_up(&lease).await
+            let (agent, mut resumed) = self.taken_up(&lease).await?;
+            let said = RunEvent::RunContinued { text };
+            self.store.append(&lease, &said, Keep::Durably).await?;
+            resumed.apply(&said);
+            Ok((agent, resumed))
         };
-        let (agent, mut resumed) = match taken.await {
+        let (agent, resumed) = match taken.await {
             Ok(taken) => taken,
             Err(error) => {
                 self.store.release(&lease).await?;
                 return Err(error);
             }
         };
-        let said = RunEvent::RunContinued { text };
-        self.store.append(&lease, &said, Keep::Durably).await?;
-        resumed.apply(&said);
         place.keep();
         self.go(lease, agent, resumed, Stopper::new(), None);
         Ok(())
@@ -226,7 +219,7 @@ impl Runs {
 
     /// The agent of a stored run, and the run as far as it has come.
     async fn taken_up(&self, lease: &Lease) -> Result<(ToolLoop, Resumed), NotBegun> {
-        let spec = durable::spec(&lease.run)?;
+        let spec = durable::spec(&*self.store, &lease.run).await?;
         let unfit = |why: String| Unreadable::Spec {
             run: lease.run.id,
             why,

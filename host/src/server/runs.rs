@@ -424,7 +424,7 @@ pub(super) async fn show(
 /// What a run came to so far.
 pub(super) async fn result(shared: &Shared, run: &StoredRun) -> Result<RunResult, Problem> {
     let replayed = async {
-        let spec = durable::spec(run)?;
+        let spec = durable::spec(&*shared.store, run).await?;
         Ok(durable::replayed(&*shared.store, run, &spec).await?)
     };
     let replayed = replayed.await.map_err(|error| unreadable(&error))?;

@@ -282,6 +282,10 @@ fn run_id(text: &str) -> rusqlite::Result<RunId> {
     RunId::parse(text).ok_or_else(|| unreadable("a run's id is 32 hexadecimal digits"))
 }
 
+/// What is known of a run, without what it was asked for.
+const COLUMNS: &str = "number, id, kind, scope, title, model, state, next_seq, created_ms, ended_ms, status, ending, \
+                       turns, calls, asked, usage";
+
 /// What readers are told of a run in one word.
 const WORD: &str =
     "CASE WHEN state = 'ended' THEN status WHEN asked > 0 THEN 'waiting' ELSE 'running' END";
@@ -291,11 +295,13 @@ fn stored_run(row: &Row<'_>) -> rusqlite::Result<StoredRun> {
         "ready" => RunState::Ready,
         "running" => RunState::Running,
         "waiting" => RunState::Waiting,
-        _ => RunState::Ended,
+        "ended" => RunState::Ended,
+        other => return Err(unreadable(format!("`{other}` is no state of a run"))),
     };
     let kind = match row.get_ref("kind")?.as_str().map_err(unreadable)? {
         "served" => RunKind::Served,
-        _ => RunKind::Command,
+        "command" => RunKind::Command,
+        other => return Err(unreadable(format!("`{other}` is no kind of run"))),
     };
     Ok(StoredRun {
         id: run_id(row.get_ref("id")?.as_str().map_err(unreadable)?)?,
@@ -304,7 +310,6 @@ fn stored_run(row: &Row<'_>) -> rusqlite::Result<StoredRun> {
         scope: row.get("scope")?,
         title: row.get("title")?,
         model: row.get("model")?,
-        spec: json(row, "spec")?,
         state,
         word: row.get("word")?,
         ending: row.get("ending")?,
@@ -343,7 +348,10 @@ fn fate(row: &Row<'_>) -> rusqlite::Result<Fate> {
             at_ms: uint(row, "decided_ms")?,
         }),
         Some("expired") => Fate::Expired,
-        Some(_) => Fate::Withdrawn,
+        Some("withdrawn") => Fate::Withdrawn,
+        Some(other) => {
+            return Err(unreadable(format!("`{other}` is no fate of a question")));
+        }
     })
 }
 
@@ -353,7 +361,7 @@ fn find(
     value: impl rusqlite::ToSql,
 ) -> rusqlite::Result<Option<StoredRun>> {
     db.prepare_cached(&format!(
-        "SELECT *, {WORD} AS word FROM runs WHERE {by} = ?1"
+        "SELECT {COLUMNS}, {WORD} AS word FROM runs WHERE {by} = ?1"
     ))?
     .query_row([value], stored_run)
     .optional()
@@ -762,6 +770,16 @@ impl RunStore for SqliteStore {
         self.reading(move |db| find(db, "id", id.to_string())).await
     }
 
+    async fn spec(&self, run: u64) -> Result<serde_json::Value, StorageError> {
+        self.reading(move |db| {
+            db.prepare_cached("SELECT spec FROM runs WHERE number = ?1")?
+                .query_row([int(run)], |row| json(row, "spec"))
+                .optional()
+                .map(Option::unwrap_or_default)
+        })
+        .await
+    }
+
     async fn runs(&self, wanted: Wanted) -> Result<Vec<StoredRun>, StorageError> {
         let Wanted {
             word,
@@ -772,7 +790,7 @@ impl RunStore for SqliteStore {
         let (kind, scope) = of.map(|(kind, scope)| (kind_word(kind), scope)).unzip();
         self.reading(move |db| {
             db.prepare_cached(&format!(
-                "SELECT * FROM (SELECT *, {WORD} AS word FROM runs WHERE number < ?1 AND (?4 IS NULL OR kind = ?4 AND scope = ?5)) \
+                "SELECT * FROM (SELECT {COLUMNS}, {WORD} AS word FROM runs WHERE number < ?1 AND (?4 IS NULL OR kind = ?4 AND scope = ?5)) \
                  WHERE ?2 IS NULL OR word = ?2 ORDER BY number DESC LIMIT ?3"
             ))?
             .query_map(

@@ -13,19 +13,19 @@ use std::{
 use agentloop_host::{
     agent::{
         Left, RunResult, ToolLoop,
-        durable::{self, LeaseJournal, RunSpec, StoredApprover},
+        durable::{self, Asked, LeaseJournal, RunSpec, StoredApprover},
         record::Journal,
         resume::Resumed,
         run::RunStatus,
         stop::Stopper,
     },
-    approvals::Answer,
+    approvals::{Answer, Approver as _},
     capability::{Grants, OperatorLimits},
     config::permissions::Rule,
     event::RunEvent,
     ids::{PluginName, RunId},
     registry::{Plugin, Registry, native::NativeTool},
-    storage::{Lease, NewRun, RunKind, RunState, RunStore, Submitted, sqlite::SqliteStore},
+    storage::{Lease, RunKind, RunState, RunStore, Submitted, sqlite::SqliteStore},
     transcript::Message,
 };
 use agentloop_tests::{
@@ -164,15 +164,8 @@ fn open(folder: &Path) -> Arc<SqliteStore> {
 
 async fn begin(store: &dyn RunStore, agent: &ToolLoop) -> (Lease, Resumed) {
     let spec = RunSpec::of(agent, vec![Message::user("go")]);
-    let new = NewRun {
-        id: RunId::random().unwrap(),
-        kind: RunKind::Served,
-        scope: "test".into(),
-        key: None,
-        title: spec.title(),
-        model: spec.model.clone(),
-        spec: serde_json::to_value(&spec).unwrap(),
-    };
+    let id = RunId::random().unwrap();
+    let new = spec.to_new_run(id, RunKind::Served, "test".into()).unwrap();
     match store.submit(new).await.unwrap() {
         Submitted::New(lease) => (lease, Resumed::new(spec.limits, spec.messages)),
         other => panic!("{other:?}"),
@@ -185,7 +178,7 @@ async fn resume(store: &dyn RunStore, run: RunId) -> (Lease, Resumed) {
         .await
         .unwrap()
         .expect("nobody drives it");
-    let spec = durable::spec(&lease.run).unwrap();
+    let spec = durable::spec(store, &lease.run).await.unwrap();
     let resumed = durable::replayed(store, &lease.run, &spec).await.unwrap();
     (lease, resumed)
 }
@@ -368,4 +361,35 @@ async fn a_question_waits_without_a_host_and_its_answer_is_for_this_very_call() 
     assert!(outcomes[2].result.text().contains("too much"));
     assert_eq!(house.paid.load(Ordering::SeqCst), 1);
     assert_recorded(folder.path(), run, &result).await;
+}
+
+#[tokio::test]
+async fn the_first_answer_is_the_answer_and_no_question_waits_for_ever() {
+    let store: Arc<dyn RunStore> = agentloop_tests::storage::fresh();
+    let approver = |answer_within| StoredApprover {
+        store: Arc::clone(&store),
+        run: None,
+        answer_within,
+        scope: "test".into(),
+        since_ms: u64::MAX,
+    };
+    let request = agentloop_tests::storage::question(None, "a").request;
+    let patient = approver(Duration::from_secs(3600));
+    let Asked::Open { id, expires_ms } = patient.asked(&request).await.unwrap() else {
+        panic!("nothing stands")
+    };
+    let no = Answer::Deny { reason: None };
+    store
+        .decide(&id, no.clone(), "elsewhere")
+        .await
+        .unwrap()
+        .unwrap();
+    let here = patient.answered_here(&id, expires_ms, Answer::Once).await;
+    assert_eq!(here.unwrap(), no);
+
+    // No server looks after expired questions here.
+    let answer = approver(Duration::from_millis(1)).approve(&request).await;
+    assert!(
+        matches!(answer.unwrap(), Answer::Deny { reason: Some(why) } if why.contains("in time"))
+    );
 }

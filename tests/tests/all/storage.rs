@@ -14,6 +14,7 @@ use agentloop_host::{
     },
 };
 use agentloop_tests::storage::{begun, new_run, noted, question, run_ended, turn_ended};
+use serde_json::json;
 use tempfile::TempDir;
 
 /// Opens what is kept in this folder, as one more process.
@@ -63,7 +64,10 @@ async fn what_was_appended_is_there_for_every_later_process() {
         assert_eq!(events[5].event, turn_ended());
         let run = other.run(lease.run.id).await.unwrap().unwrap();
         assert_eq!((run.turns, run.usage.input, run.next_seq), (1, Some(3), 6));
-        assert_eq!(run.spec, lease.run.spec);
+        assert_eq!(
+            other.spec(run.number).await.unwrap(),
+            json!({"any": "thing"})
+        );
         assert_eq!(other.read(run.number, 4, 1).await.unwrap()[0].seq, 4);
         assert!(other.read(run.number, 6, 10).await.unwrap().is_empty());
         append(&*store, &lease, &run_ended()).await;

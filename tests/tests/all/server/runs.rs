@@ -512,6 +512,8 @@ async fn a_full_server_takes_no_further_run() {
     let full = serving.post("/v1/runs", json!({"prompt": "x"})).await;
     problem(&full, 429, "busy");
     assert_eq!(full.header("retry-after"), Some("5"));
+    let keyed = Request::post("/v1/runs", &json!({"prompt": "x"})).header("idempotency-key", "k");
+    problem(&serving.send(keyed).await, 429, "busy");
     let mut ids = vec![first];
     for n in 1..4 {
         let question = serving.question().await;
