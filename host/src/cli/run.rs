@@ -239,9 +239,12 @@ pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     let mut deps = app.deps();
     let here = approver(&app.settings, args.asking.yes, &show, Asking::WherePossible);
+    let goes_on_alone = resumed.is_some_and(|run| run.state != RunState::Ended);
+    // A run that has waited for answers goes on with them, and waits again where nobody can be asked.
+    let is_unattended = args.unattended || (goes_on_alone && here.is_none());
     deps.approver = match &store {
-        Some(store) if args.unattended || (here.is_some() && !args.asking.yes) => {
-            let here = here.filter(|_| !args.unattended);
+        Some(store) if is_unattended || (here.is_some() && !args.asking.yes) => {
+            let here = here.filter(|_| !is_unattended);
             Some(Arc::new(Anywhere::new(
                 here,
                 Arc::clone(store),
@@ -280,9 +283,8 @@ pub async fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     let mut session = session
         .traced_to(args.trace.clone())
-        .unattended(args.unattended);
+        .unattended(is_unattended);
 
-    let goes_on_alone = resumed.is_some_and(|run| run.state != RunState::Ended);
     if prompt.is_none() && !goes_on_alone {
         return converse(session, &show).await;
     }

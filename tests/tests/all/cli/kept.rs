@@ -167,10 +167,7 @@ fn a_call_is_answered_from_another_terminal_days_later() {
     // The answers were for this very call: the model is not asked before they are used.
     let end = json!([{"expect": {"messages": 3}, "content": [{"type": "text", "text": "Done."}]}]);
     person
-        .run_scripted(
-            &end,
-            &[&["--resume", "last", "--unattended"][..], &ask].concat(),
-        )
+        .run_scripted(&end, &[&["--resume", "last"][..], &ask].concat())
         .is(0)
         .prints("Done.\n");
     let whole = person.run(&["runs", "show", "last", "--json"]).is(0).json();
